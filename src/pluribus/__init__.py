@@ -1,0 +1,1 @@
+"""pluribus: many contributions become one result."""
