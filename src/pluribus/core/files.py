@@ -12,15 +12,15 @@ from .errors import FileError
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace ``path`` by ``data`` in one step: a reader, or a kill at any moment, sees the old file or the new.
+    """Replace ``path`` by ``data`` in one step: whoever reads sees the old file or the new one.
 
-    The bytes go to a new file of a unique name in the same folder (a rename across file systems is no rename),
-    are synced, and the file is renamed. A symbolic link is followed. A file that was there keeps its permissions,
-    a new one gets those of the umask. If anything fails the temporary file is removed and the old file is as it
-    was; after SIGKILL one named ``.pluribus-*.tmp`` may remain.
+    The bytes go to a new file of a unique name in the same folder (a rename across file systems is no
+    rename), are synced, and the file is renamed. A symbolic link is followed. A file that was there keeps
+    its permissions, a new one gets those of the umask. If anything fails the temporary file is removed and
+    the old file is as it was; after SIGKILL one named ``.pluribus-*.tmp`` may remain.
 
-    Raises :class:`FileError` when ``path`` is a folder, a device or a pipe, or when its folder does not exist;
-    ``OSError`` from the system (no space, no permission) passes through.
+    Raises :class:`FileError` when ``path`` is a folder, a device or a pipe, or when its folder does not
+    exist; ``OSError`` from the system (no space, no permission) passes through.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_of(target)
@@ -40,7 +40,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """:func:`write_bytes` of ``text`` in UTF-8 with its line ends as they are: the same bytes on every system."""
+    """:func:`write_bytes` of ``text`` in UTF-8, line ends untouched: the same bytes on every system."""
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -60,7 +60,7 @@ def _mode_of(target: Path) -> int | None:
 
 
 def _create_beside(target: Path) -> tuple[Path, int]:
-    """A new empty file in the folder of ``target``, open for writing; its name does not grow with the target's."""
+    """A new empty file in the folder of ``target``, open for writing; its name is always short."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
         aside = target.parent / f".pluribus-{os.getpid()}-{secrets.token_hex(8)}.tmp"
