@@ -1,1 +1,1 @@
-"""Placeholder until its pieces stand."""
+"""The core: contributions, relations, weights, rules, results. It knows no room."""

@@ -1,0 +1,215 @@
+"""How a rule is run: check, relate, weigh, combine, and again without whoever sent NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pluribus.core import passes, weights
+from pluribus.core.contributions import Contributions, gather
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
+from pluribus.core.passes import Active, Tainted
+from pluribus.core.relations import Gram, Norms, Reads, Relation
+from pluribus.core.result import Aggregate
+from pluribus.core.rule import PreRule, Rule, WeightRule, steps
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do with NaN and Inf, with absent tensors, and with counters and masks; see `Rule.__call__`."""
+
+    nonfinite: str = "raise"
+    missing: str = "error"
+    integers: str = "round"
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("nonfinite", self.nonfinite, ("raise", "drop", "zero")),
+            ("missing", self.missing, ("error", "absent")),
+            ("integers", self.integers, ("round", "max", "first", "error")),
+        ):
+            if value not in allowed:
+                raise RuleError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One run: stored arrays (k lists of them), coefficients over the active rows where the result is linear."""
+
+    active: Active
+    results: list[list[Array]]
+    coefficients: Array | None
+    relation: Relation | None
+
+
+def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Options) -> Aggregate:
+    """Run a rule on contributions; see `Rule.__call__`."""
+    data = gather(contributions, options.missing)  # type: ignore[arg-type]
+    if options.integers == "error":
+        _refuse_integers(data)
+    checked = weights.check(given, data.n, data.labels)
+    if checked.ndim > 1 and steps(rule)[1].reads is not Reads.NOTHING:
+        raise RuleError(f"weights of shape (k, n) give k results, which {rule} cannot; the mean can")
+    if reference is not None:
+        if not rule.uses_reference:
+            raise RuleError(f"{rule} has no use for a reference")
+        data = data.with_extras({REFERENCE: reference})
+    positive = checked.max(axis=0) > 0 if checked.ndim > 1 else checked > 0
+    active = Active(data, tuple(np.flatnonzero(positive).tolist()), integers=options.integers)
+    left_out: dict[str, str] = {}
+    while True:
+        shares = weights.normalise(checked[..., list(active.rows)])
+        rule.check(len(active.rows))
+        try:
+            outcome = execute(rule, active, shares)
+        except Tainted as tainted:
+            active, told = _respond(active, tainted.found, options.nonfinite)
+            left_out |= told
+        else:
+            return Aggregate.of(rule, outcome, shares, left_out)
+
+
+def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
+    """Relate, weigh and combine, once. ``shares`` are the active contributors' weights, each row of sum one."""
+    pre, last = steps(rule)
+    relation = relate(needed(pre, last), active)
+    if isinstance(last, WeightRule):
+        coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
+        results = passes.weighted_sums(active, np.atleast_2d(coefficients))
+        return Outcome(active, results, coefficients, relation)
+    mixing = None
+    if pre:
+        mixing = mixing_of(pre, relation, shares, len(active.all_rows))[0][: len(active.rows)]
+    result = passes.coordinatewise(active, lambda there: last.tile_rule(_among(shares, there)), mixing)
+    return Outcome(active, [result], None, relation)
+
+
+def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
+    """The dearest statistic that must be known before combining."""
+    asked = [step.reads for step in (*pre, last) if step.reads is not Reads.COORDINATES]
+    return max(asked, key=list(Reads).index, default=Reads.NOTHING)
+
+
+def relate(reads: Reads, active: Active) -> Relation | None:
+    """Compute the statistic, and no more than it."""
+    if reads is Reads.NORMS:
+        return passes.norms(active)
+    if reads is Reads.GRAM:
+        return passes.gram(active)
+    return None
+
+
+def coefficients_of(
+    pre: Sequence[PreRule], last: WeightRule, relation: Relation | None, shares: Array, rows: int
+) -> Array:
+    """Coefficients over the rows, shape (rows,) or (k, rows): pure algebra, whatever the contributions' size."""
+    mixing, relation = mixing_of(pre, relation, shares, rows)
+    if shares.ndim > 1:
+        found = np.stack([_padded(last.weigh(relation, row), rows) for row in shares])
+    else:
+        found = _padded(last.weigh(relation, shares), rows)
+    return np.asarray(found @ mixing) if pre else found
+
+
+def mixing_of(
+    pre: Sequence[PreRule], relation: Relation | None, shares: Array, rows: int
+) -> tuple[Array, Relation | None]:
+    """The product of the pre-rules' mixings, shape (rows, rows), and the relation after them."""
+    total = np.eye(rows)
+    for step in pre:
+        mixing = np.eye(rows)
+        made = step.mix(relation, shares)
+        mixing[: len(made), : made.shape[1]] = made
+        if relation is not None:
+            relation = relation.mixed(mixing)
+        total = mixing @ total
+    return total, relation
+
+
+def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
+    """How far the result moves when each active contributor is left out: Euclidean distances, shape (n,).
+
+    Linear rules are solved again on the relation without it; others run again. NaN where the rest is too few.
+    """
+    pre, last = steps(rule)
+    active = outcome.active
+    linear = isinstance(last, WeightRule)
+    relation: Gram | None = None
+    if linear:
+        relation = outcome.relation if isinstance(outcome.relation, Gram) else passes.gram(active)
+    moved = np.full(len(active.rows), np.nan)
+    for k in range(len(active.rows)):
+        rest = np.delete(shares, k)
+        try:
+            rule.check(len(rest))
+        except RuleError:
+            continue
+        if not len(rest):
+            continue
+        if linear:
+            assert isinstance(last, WeightRule) and relation is not None and outcome.coefficients is not None
+            without = coefficients_of(
+                pre,
+                last,
+                _as_read(needed(pre, last), relation.without(k)),
+                weights.normalise(rest),
+                len(active.all_rows) - 1,
+            )
+            moved[k] = np.sqrt(relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0)))
+        else:
+            moved[k] = _distance(outcome, execute(rule, active.without(k), weights.normalise(rest)))
+    return moved
+
+
+def _as_read(reads: Reads, relation: Gram) -> Relation | None:
+    if reads is Reads.NORMS:
+        return Norms(relation.squared_norms, relation.n, relation.extras, relation.labels)
+    return relation if reads is Reads.GRAM else None
+
+
+def _distance(one: Outcome, other: Outcome) -> float:
+    as_contribution = other.active.data.rebuild(other.results[0])
+    data = one.active.data.with_extras({"without": as_contribution})
+    active = replace(one.active, data=data, rows=(len(data.rows) - 1,))
+    return float(np.sqrt(passes.squared_distances_to(active, one.results[0])[0]))
+
+
+def _padded(coefficients: Array, rows: int) -> Array:
+    return np.concatenate([coefficients, np.zeros(rows - len(coefficients))])
+
+
+def _among(shares: Array, there: Sequence[int]) -> Array:
+    return shares if len(there) == len(shares) else weights.normalise(shares[list(there)])
+
+
+def _refuse_integers(data: Contributions) -> None:
+    found = [spec.label for spec in data.specs if spec.dtype.discrete]
+    if found:
+        raise ContributionError(
+            f"{listing(found)}: integers and booleans are counters or masks; choose integers='round', 'max' or 'first'"
+        )
+
+
+def _respond(active: Active, found: dict[int, list[str]], policy: str) -> tuple[Active, dict[str, str]]:
+    """Leave out or clean the bad rows, or raise an error that names them."""
+    labels = active.data.labels
+    told = {
+        labels[row]: f"NaN or Inf in {listing(names)}" if names else "too large to be squared in float64"
+        for row, names in found.items()
+    }
+    references = [row for row in found if row >= active.data.n]
+    if policy == "raise" or references:
+        advice = "the reference must be finite" if references else "pass nonfinite='drop' or 'zero', or leave it out"
+        raise NonFiniteError(f"{listing([f'{who}: {what}' for who, what in told.items()])}; {advice}")
+    if policy == "zero" and all(found.values()):
+        return replace(active, cleaned=active.cleaned | frozenset(found)), told
+    rows = tuple(row for row in active.rows if row not in found)
+    if not rows:
+        raise NonFiniteError(f"every contributor is dropped: {listing([f'{w}: {x}' for w, x in told.items()])}")
+    return replace(active, rows=rows), told

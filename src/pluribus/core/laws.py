@@ -1,0 +1,339 @@
+"""Laws that rules declare, and a search that tries to break each: for our rules and for anybody's.
+
+>>> from pluribus import laws, rules
+>>> laws.check(rules.Median(), ["rotation"])["rotation"].holds
+False
+
+A law is a statement about a rule and a small random case. Cases are drawn by hypothesis, which shrinks what breaks a
+law to a small counterexample. Values lie on a grid, with a little noise so that nothing ties by accident: a rule that
+chooses one of several is not blamed for how it breaks ties, except by the law about ties.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import PluribusError, RuleError, require
+from pluribus.core.rule import Rule, registered
+
+Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A statement, what its cases hold beside contributions and weights, and the test of one case.
+
+    ``test(rule, case)`` gives None when the statement holds, and else what went wrong.
+    """
+
+    name: str
+    statement: str
+    test: Callable[[Rule, Case], str | None]
+    needs: tuple[str, ...] = ()
+    generic: bool = True  # whether noise keeps values apart
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a search found. ``counterexample`` is a case that breaks the law, as small as shrinking made it."""
+
+    law: str
+    holds: bool
+    counterexample: Case | None = field(default=None)
+    message: str | None = None
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(
+    name: str, statement: str, *needs: str, generic: bool = True
+) -> Callable[[Callable[[Rule, Case], str | None]], Law]:
+    """Decorator that makes a test a known law."""
+
+    def make(test: Callable[[Rule, Case], str | None]) -> Law:
+        LAWS[name] = Law(name, statement, test, needs, generic)
+        return LAWS[name]
+
+    return make
+
+
+def _apply(rule: Rule, x: Array, weights: Array) -> Array:
+    return np.asarray(rule(list(x), weights).value, dtype=np.float64)
+
+
+def _tolerance(rule: Rule, *arrays: Array) -> float:
+    scale = max((float(np.abs(a).max(initial=0.0)) for a in arrays), default=0.0)
+    coarse = 1e-9 if arrays[0].dtype == np.float64 else 2e-5
+    return max(coarse, rule.precision) * max(scale, 1e-300)
+
+
+def _differs(rule: Rule, found: Array, expected: Array, *scales: Array) -> str | None:
+    gap = float(np.abs(found - expected).max(initial=0.0))
+    if gap <= _tolerance(rule, *scales):
+        return None
+    return f"gave {found.tolist()}, expected {np.asarray(expected).tolist()}"
+
+
+@law("anonymity", "The order of the contributors does not matter.", "order")
+def _anonymity(rule: Rule, case: Case) -> str | None:
+    x, w, order = case["x"], case["weights"], case["order"]
+    return _differs(rule, _apply(rule, x[order], w[order]), _apply(rule, x, w), x)
+
+
+@law(
+    "anonymity at ties",
+    "The order of the contributors does not matter, even where some tie.",
+    "order",
+    generic=False,
+)
+def _anonymity_at_ties(rule: Rule, case: Case) -> str | None:
+    return _anonymity.test(rule, case)
+
+
+@law("unanimity", "When all contributors agree, the result is what they agree on.")
+def _unanimity(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"]
+    same = np.broadcast_to(x[:1], x.shape)
+    return _differs(rule, _apply(rule, same, w), x[0], x)
+
+
+@law("null", "A contributor of weight zero is as good as absent.", "extra")
+def _null(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"]
+    more, weights = np.vstack([x[:1], case["extra"][None].astype(x.dtype), x[1:]]), np.insert(w, 1, 0.0)
+    return _differs(rule, _apply(rule, more, weights), _apply(rule, x, w), x)
+
+
+@law("replication", "A weight of two is as good as two copies.")
+def _replication(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"].astype(int)
+    copies = np.repeat(x, w, axis=0)
+    return _differs(rule, _apply(rule, x, w.astype(float)), _apply(rule, copies, np.ones(len(copies))), x)
+
+
+@law("translation", "Moving all contributions moves the result as much.", "shift")
+def _translation(rule: Rule, case: Case) -> str | None:
+    x, w, shift = case["x"], case["weights"], case["shift"].astype(case["x"].dtype)
+    moved = x + shift
+    return _differs(rule, _apply(rule, moved, w), _apply(rule, x, w) + shift, x, moved)
+
+
+@law("scale", "Scaling all contributions scales the result as much.", "factor")
+def _scale(rule: Rule, case: Case) -> str | None:
+    x, w, factor = case["x"], case["weights"], case["factor"]
+    scaled = (x * factor).astype(x.dtype)
+    return _differs(rule, _apply(rule, scaled, w), _apply(rule, x, w) * factor, scaled)
+
+
+@law("rotation", "Rotating all contributions rotates the result.", "angle")
+def _rotation(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"]
+    turn = np.eye(x.shape[1])
+    if x.shape[1] > 1:
+        c, s = np.cos(case["angle"]), np.sin(case["angle"])
+        turn[:2, :2] = [[c, -s], [s, c]]
+    return _differs(rule, _apply(rule, (x @ turn).astype(x.dtype), w), _apply(rule, x, w) @ turn, x)
+
+
+@law("betweenness", "At each coordinate the result lies between the least and the greatest contribution.")
+def _betweenness(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"]
+    z, slack = _apply(rule, x, w), _tolerance(rule, x)
+    inside = (z >= x.min(axis=0) - slack) & (z <= x.max(axis=0) + slack)
+    return (
+        None if inside.all() else f"gave {z.tolist()}, outside of {x.min(axis=0).tolist()} to {x.max(axis=0).tolist()}"
+    )
+
+
+@law("monotone weight", "More weight for a contributor does not move the result away from it.", "who", "factor")
+def _monotone_weight(rule: Rule, case: Case) -> str | None:
+    x, w, who = case["x"], case["weights"], case["who"]
+    more = w.copy()
+    more[who] *= 1 + case["factor"]
+    before = np.linalg.norm(_apply(rule, x, w) - x[who])
+    after = np.linalg.norm(_apply(rule, x, more) - x[who])
+    return None if after <= before + _tolerance(rule, x) else f"distance to it grew from {before} to {after}"
+
+
+@law(
+    "breakdown",
+    "The contributors that a rule declares to withstand, at least one, move it only so far.",
+    "attack",
+)
+def _breakdown(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], np.ones(len(case["x"]))
+    f = max(1, rule.tolerates(len(x)))
+    if len(x) - f < 1:
+        return None
+    honest = x[f:]
+    attacked = x.copy()
+    attacked[:f] = (x[:f] * case["attack"]).astype(x.dtype)
+    spread = max(float(np.linalg.norm(a - b)) for a in honest for b in honest)
+    bound = rule.breakdown_factor(*x.shape) * spread + _tolerance(rule, honest)
+    moved = float(np.linalg.norm(_apply(rule, attacked, w) - honest.mean(axis=0)))
+    return None if moved <= bound else f"{f} of {len(x)} moved it {moved:g}, more than {bound:g}"
+
+
+@law("mergeable", "Parts combined apart and then together give the whole.", "cut")
+def _mergeable(rule: Rule, case: Case) -> str | None:
+    x, w, cut = case["x"], case["weights"], case["cut"]
+    parts = [rule.fold(), rule.fold()]
+    for k in range(len(x)):
+        parts[k >= cut].add(x[k], w[k])
+    return _differs(rule, np.asarray(parts[0].merge(parts[1]).result().value), _apply(rule, x, w), x)
+
+
+@law("deterministic", "The same contributions give the same bits, wherever they lie in memory.")
+def _deterministic(rule: Rule, case: Case) -> str | None:
+    x, w = case["x"], case["weights"]
+    strided = np.repeat(x, 2, axis=1)[:, ::2]
+    first, second, third = (
+        _apply(rule, np.ascontiguousarray(x), w),
+        _apply(rule, x, w),
+        _apply(rule, strided, w),
+    )
+    return None if first.tobytes() == second.tobytes() == third.tobytes() else "bits differ between two runs"
+
+
+def check(
+    rule: Rule,
+    laws: Iterable[str] | None = None,
+    *,
+    examples: int = 100,
+    seed: int = 0,
+    dtype: Any = np.float64,
+) -> dict[str, Verdict]:
+    """Try to break laws of a rule.
+
+    Parameters
+    ----------
+    rule
+        Any rule.
+    laws
+        Names of laws; None is all of them.
+    examples
+        How many random cases of each.
+    seed
+        The same seed gives the same cases.
+    dtype
+        float64 or float32.
+
+    Returns
+    -------
+    dict
+        A `Verdict` for each law, with a small counterexample where it does not hold.
+    """
+    names = list(LAWS) if laws is None else list(laws)
+    unknown = [name for name in names if name not in LAWS]
+    if unknown:
+        raise RuleError(f"no law is called {unknown[0]!r}; the laws are {', '.join(LAWS)}")
+    return {name: _search(rule, LAWS[name], examples, seed, np.dtype(dtype)) for name in names}
+
+
+def replay(rule: Rule, name: str, case: Mapping[str, Any]) -> str | None:
+    """Test one stored case: None when the law holds there, and else what went wrong."""
+    return _tested(rule, LAWS[name], {k: np.asarray(v) if isinstance(v, list) else v for k, v in case.items()})
+
+
+class _BrokenError(Exception):
+    """A case broke the law."""
+
+
+def _tested(rule: Rule, tested: Law, case: Case) -> str | None:
+    try:
+        return tested.test(rule, case)
+    except PluribusError as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+def _search(rule: Rule, tested: Law, examples: int, seed: int, dtype: np.dtype[Any]) -> Verdict:
+    hypothesis = require("hypothesis", "laws")
+    worst: dict[str, Any] = {}
+
+    def attempt(case: Case) -> None:
+        message = _tested(rule, tested, case)
+        if message:
+            worst.update(case=case, message=message)
+            raise _BrokenError(message)
+
+    run = hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+    )(hypothesis.seed(seed)(hypothesis.given(_cases(rule, tested, dtype))(attempt)))
+    try:
+        run()
+    except _BrokenError:
+        return Verdict(tested.name, False, _plain(worst["case"]), worst["message"])
+    return Verdict(tested.name, True)
+
+
+def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
+    """A hypothesis strategy for cases of a law: n from the fewest the rule takes, d from 1 to 3."""
+    st = require("hypothesis.strategies", "laws")
+    grid = st.integers(-8, 8)
+
+    @st.composite  # type: ignore[untyped-decorator]
+    def draw_case(draw: Any) -> Case:
+        least = max(2, rule.least)
+        n, d = draw(st.integers(least, least + 4)), draw(st.integers(1, 3))
+        x = np.array(draw(st.lists(st.lists(grid, min_size=d, max_size=d), min_size=n, max_size=n)), dtype=float)
+        if tested.generic:
+            x += 0.01 * np.random.default_rng(draw(st.integers(0, 99))).standard_normal((n, d))
+        case: Case = {"x": x.astype(dtype)}
+        case["weights"] = np.array(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)), dtype=float)
+        extra = {
+            "order": lambda: np.array(draw(st.permutations(range(n)))),
+            "extra": lambda: np.array(draw(st.lists(st.sampled_from([0.0, 1e6, np.nan]), min_size=d, max_size=d))),
+            "shift": lambda: np.array(draw(st.lists(st.integers(-100, 100), min_size=d, max_size=d)), dtype=float),
+            "factor": lambda: draw(st.sampled_from([2.0, 0.5, 3.0, 1000.0, 0.001])),
+            "angle": lambda: draw(st.sampled_from([np.pi / 2, np.pi / 4, 0.3])),
+            "who": lambda: draw(st.integers(0, n - 1)),
+            "attack": lambda: draw(st.sampled_from([1.0, -1.0, 1e3, -1e3, 1e8, 3.0])),
+            "cut": lambda: draw(st.integers(0, n)),
+        }
+        return case | {name: extra[name]() for name in tested.needs}
+
+    return draw_case()
+
+
+def _plain(case: Case) -> Case:
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in case.items()}
+
+
+# --- what is known of the named rules -------------------------------------------------------------------------------
+
+STORE = Path(__file__).with_name("counterexamples.json")
+
+
+def example_rules() -> dict[str, Rule]:
+    """One instance of every registered rule, by name, on which its laws are checked."""
+    return {name: cls(**dict(cls.example)) for name, cls in registered().items()}
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """Known counterexamples: ``{rule: {law: {"case": ..., "message": ...}}}``."""
+    found: dict[str, dict[str, Any]] = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    return found
+
+
+def store(verdicts: Mapping[str, Mapping[str, Verdict]], path: Path = STORE) -> None:
+    """Write the counterexamples of verdicts, by rule and law."""
+    from pluribus.core.files import write_text
+
+    table = {
+        name: {v.law: {"case": v.counterexample, "message": v.message} for v in found.values() if not v.holds}
+        for name, found in sorted(verdicts.items())
+    }
+    write_text(path, json.dumps(table, indent=1) + "\n")

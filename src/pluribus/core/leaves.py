@@ -1,0 +1,110 @@
+"""Leaves: the tensors of a contribution, read as ranges of coordinates, wherever they lie."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pluribus.core import dtypes
+from pluribus.core.dtypes import Array, DType
+from pluribus.core.errors import ContributionError
+
+
+class Leaf(Protocol):
+    """One tensor of one contribution."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+
+    @property
+    def dtype(self) -> DType:
+        """What its items are."""
+
+    def items(self, start: int, stop: int) -> Array:
+        """Stored items ``start:stop`` of the flattened tensor, one-dimensional; a view if the layout allows."""
+
+    def restore(self, values: Array) -> Any:
+        """A result of the leaf's own kind from stored items of the tensor's shape."""
+
+    def hollow(self) -> Leaf:
+        """The same leaf without its data: all items are one zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyLeaf:
+    """A numpy array in memory: contiguous or not, writable or not, of any byte order."""
+
+    array: Array
+    dtype: DType
+    wrap: Callable[[Array], Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self.array.shape
+
+    def items(self, start: int, stop: int) -> Array:
+        """A view of a contiguous array; of another, a copy of just the rows that the range touches."""
+        array = self.array
+        if array.flags.c_contiguous or array.ndim < 2:
+            return array.reshape(-1)[start:stop]
+        row = array.size // array.shape[0]
+        first, last = start // row, -(-stop // row)
+        return array[first:last].reshape(-1)[start - first * row : stop - first * row]
+
+    def restore(self, values: Array) -> Any:
+        """The array itself, or what ``wrap`` makes of it."""
+        return values if self.wrap is None else self.wrap(values)
+
+    def hollow(self) -> NumpyLeaf:
+        """The same shape and dtype over one zero."""
+        return NumpyLeaf(np.broadcast_to(np.zeros((), self.array.dtype), self.shape), self.dtype, self.wrap)
+
+
+def of(value: Any, name: str) -> Leaf:
+    """The leaf of an array, a torch tensor, or anything with ``shape``, ``dtype`` and ``__array__``."""
+    if isinstance(value, NumpyLeaf) or hasattr(value, "restore"):
+        return value  # type: ignore[no-any-return]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _torch_leaf(value, torch)
+    try:
+        array = np.asarray(value)
+        dtype = dtypes.of(array.dtype)
+    except ContributionError as error:
+        raise ContributionError(f"{_where(name)}: {error}") from None
+    if isinstance(array, np.ma.MaskedArray):
+        raise ContributionError(f"{_where(name)} is a masked array; fill it, or give the mask as weights")
+    if dtype.name == "bfloat16":  # the numpy extension type of ml_dtypes
+        extension = array.dtype
+        return NumpyLeaf(array.view(np.uint16), dtype, lambda out: out.view(extension))
+    return NumpyLeaf(array, dtype)
+
+
+def _where(name: str) -> str:
+    return f"tensor {name!r}" if name else "the contribution"
+
+
+def _torch_leaf(tensor: Any, torch: Any) -> NumpyLeaf:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ContributionError("sparse and quantised torch tensors cannot be combined; call .to_dense() first")
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    dtype, device = dtypes.of(name), tensor.device
+
+    if name == "bfloat16":
+        array = plain.view(torch.int16).numpy().view(np.uint16)
+    else:
+        array = plain.numpy()
+
+    def wrap(out: Array) -> Any:
+        made = torch.from_numpy(out.view(np.int16) if out.dtype == np.uint16 and name == "bfloat16" else out)
+        made = made.view(torch.bfloat16) if name == "bfloat16" else made
+        return made.to(device)
+
+    return NumpyLeaf(array, dtype, wrap)

@@ -1,0 +1,316 @@
+"""Rules: a choice of how to relate, how to weigh and how to combine.
+
+A rule is one of three kinds, each small algebra that never sees a whole contribution:
+
+* `WeightRule`: weights from a relation, then a weighted mean (Krum, geometric median, ...);
+* `CoordinateRule`: something done at each coordinate alone (median, trimmed mean, ...);
+* `PreRule`: contributions made from contributions, X' = M X, ahead of another rule (clipping, NNM, ...).
+
+`chain` puts pre-rules ahead of a rule. How a rule is run is in `pluribus.core.execution`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import RuleError
+from pluribus.core.passes import TileRule
+from pluribus.core.relations import Gram, Norms, Reads, Relation
+
+if TYPE_CHECKING:
+    from pluribus.core.fold import Fold
+    from pluribus.core.result import Aggregate
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """``rule(contributions, weights=None) -> Aggregate``: immutable, printable, picklable, composable.
+
+    Class attributes of a named rule
+    --------------------------------
+    name
+        What `pluribus.rules.get` and ``aggregate(rule=...)`` call it.
+    reads
+        The statistic that it needs to decide.
+    laws
+        Names of the laws that it declares (`pluribus.laws`).
+    numbers
+        Its numbers in the catalogue, if it is there.
+    formula, source
+        The rule in one line, and where it was published.
+    uses_reference
+        Whether ``reference=`` (a previous result or a trusted contribution) means something to it.
+    precision
+        Relative precision of an iterative rule, beyond rounding.
+    example
+        Parameters with which its laws are checked.
+    """
+
+    name: ClassVar[str] = ""
+    reads: ClassVar[Reads] = Reads.NOTHING
+    laws: ClassVar[frozenset[str]] = frozenset()
+    numbers: ClassVar[tuple[int, ...]] = ()
+    formula: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    uses_reference: ClassVar[bool] = False
+    precision: ClassVar[float] = 0.0
+    example: ClassVar[tuple[tuple[str, Any], ...]] = ()
+
+    def __call__(
+        self,
+        contributions: Any,
+        weights: Any = None,
+        *,
+        reference: Any = None,
+        nonfinite: str = "raise",
+        missing: str = "error",
+        integers: str = "round",
+    ) -> Aggregate:
+        """Combine contributions into one result.
+
+        Parameters
+        ----------
+        contributions
+            n contributions of one shape; see `pluribus.core.contributions.gather`. They are never modified.
+        weights
+            n non-negative numbers, of any scale; None is uniform. A contributor of weight zero is as good as absent.
+        reference
+            One more contribution, for rules that use one: the previous result, a trusted update, a base model.
+        nonfinite
+            What becomes of a contributor with NaN or Inf: ``"raise"`` an error that names it, ``"drop"`` it, or
+            read its bad numbers as ``"zero"``.
+        missing
+            ``"error"``, or ``"absent"``: tensors that some contributors lack are combined from those that have them.
+        integers
+            Counters and masks take no part in distances. ``"round"``: combined like the rest with weights of sum
+            one, then rounded; ``"max"``, ``"first"``; or ``"error"``.
+
+        Returns
+        -------
+        Aggregate
+            The result and why.
+        """
+        from pluribus.core import execution
+
+        options = execution.Options(nonfinite, missing, integers)
+        return execution.run(self, contributions, weights, reference, options)
+
+    def __rshift__(self, then: Rule) -> Chain:
+        """``first >> then`` is ``chain(first, then)``."""
+        return chain(self, then)
+
+    @property
+    def least(self) -> int:
+        """Fewest contributors under which the rule means something."""
+        return 1
+
+    def tolerates(self, n: int) -> int:
+        """How many arbitrary contributors of n it withstands: its declared breakdown point."""
+        return 0
+
+    def breakdown_factor(self, n: int, d: int) -> float:
+        """With `tolerates` attackers of n the result stays within this factor of the honest spread of honest ones.
+
+        The honest spread is the largest distance between two honest contributions.
+        """
+        return float(np.sqrt(d))
+
+    def check(self, n: int) -> None:
+        """Raise `RuleError` when n contributors are too few."""
+        if n < self.least:
+            raise RuleError(f"{self} needs at least {self.least} contributors, and got {n}")
+
+    def fold(self, integers: str = "round") -> Fold:
+        """An empty fold that takes contributions one at a time, for rules that are folds."""
+        raise RuleError(f"{self} must see all contributions at once; only the mean can take them one at a time")
+
+    def __str__(self) -> str:
+        told = ", ".join(
+            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
+        )
+        return f"{type(self).__name__}({told})"
+
+
+class WeightRule(Rule):
+    """A rule whose result is a weighted sum of the contributions (and of the reference, if it uses one)."""
+
+    @abstractmethod
+    def weigh(self, relation: Relation | None, weights: Array) -> Array:
+        """Coefficients over the rows, shape (m,), from the relation and the given weights, shape (n,), of sum one.
+
+        ``relation`` is a `Gram`, a `Norms` or None, as ``reads`` says; m = n + number of extra rows.
+        """
+
+
+class CoordinateRule(Rule):
+    """A rule that works on each coordinate alone."""
+
+    reads = Reads.COORDINATES
+
+    @abstractmethod
+    def tile_rule(self, weights: Array) -> TileRule:
+        """A function ``(views, out) -> finite`` that combines one tile, for given weights of sum one, shape (n,)."""
+
+    @abstractmethod
+    def rank_shares(self, n: int) -> Array:
+        """What rank 0, 1, ... of n unweighted contributors counts for, shape (n,), of sum one."""
+
+
+class PreRule(Rule):
+    """A rule that makes contributions from contributions. Called alone it is followed by the mean."""
+
+    @abstractmethod
+    def mix(self, relation: Relation | None, weights: Array) -> Array:
+        """M of shape (n, m): contribution i becomes ``sum_j M_ij x_j``."""
+
+
+@dataclass(frozen=True)
+class Chain(Rule):
+    """Pre-rules, then a rule. Built by `chain`."""
+
+    steps: tuple[Rule, ...]
+
+    @property
+    def reads(self) -> Reads:  # type: ignore[override]
+        """The dearest statistic that a step reads to decide."""
+        return max((step.reads for step in self.steps), key=list(Reads).index)
+
+    @property
+    def uses_reference(self) -> bool:  # type: ignore[override]
+        """Whether a step uses it."""
+        return any(step.uses_reference for step in self.steps)
+
+    @property
+    def least(self) -> int:
+        """The most that a step needs."""
+        return max(step.least for step in self.steps)
+
+    def tolerates(self, n: int) -> int:
+        """What the last rule withstands."""
+        return self.steps[-1].tolerates(n)
+
+    def check(self, n: int) -> None:
+        """Check each step."""
+        for step in self.steps:
+            step.check(n)
+
+    def __str__(self) -> str:
+        return f"chain({', '.join(map(str, self.steps))})"
+
+    __repr__ = __str__
+
+
+def chain(*rules: Rule) -> Chain:
+    """Pre-rules ahead of a rule: ``chain(NNM(f=2), GeometricMedian())``.
+
+    All but the last must be pre-rules (or chains of them); a last pre-rule is followed by the mean.
+    """
+    flat: list[Rule] = []
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise RuleError(f"chain takes rules, not a {type(rule).__name__}")
+        flat.extend(rule.steps if isinstance(rule, Chain) else [rule])
+    if not flat:
+        raise RuleError("chain needs at least one rule")
+    for step in flat[:-1]:
+        if not isinstance(step, PreRule):
+            raise RuleError(f"{step} gives one result, so nothing can follow it; put it last in the chain")
+    return Chain(tuple(flat))
+
+
+def steps(rule: Rule) -> tuple[tuple[PreRule, ...], WeightRule | CoordinateRule]:
+    """The pre-rules of a rule and what follows them; the mean after pre-rules alone."""
+    parts: Sequence[Rule] = rule.steps if isinstance(rule, Chain) else (rule,)
+    pre = tuple(p for p in parts if isinstance(p, PreRule))
+    last = parts[-1]
+    if isinstance(last, PreRule):
+        return pre, _GivenWeights()
+    if not isinstance(last, (WeightRule, CoordinateRule)):
+        raise RuleError(f"{last} is neither a WeightRule, a CoordinateRule nor a PreRule")
+    return pre, last
+
+
+@dataclass(frozen=True)
+class _GivenWeights(WeightRule):
+    """The mean with the given weights."""
+
+    def weigh(self, relation: Relation | None, weights: Array) -> Array:
+        extras = len(relation.extras) if relation is not None else 0
+        return np.concatenate([weights, np.zeros(extras)])
+
+
+# --- the registry ---------------------------------------------------------------------------------------------------
+
+_REGISTRY: dict[str, type[Rule]] = {}
+Named = TypeVar("Named", bound=type[Rule])
+
+
+def register(cls: Named) -> Named:
+    """Class decorator: make a rule known under its ``name``."""
+    if not cls.name or cls.name in _REGISTRY:
+        raise RuleError(f"{cls.__name__} needs a name of its own, and {cls.name!r} is none")
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def registered() -> dict[str, type[Rule]]:
+    """All named rules, by name."""
+    return dict(sorted(_REGISTRY.items()))
+
+
+def get(name: str, /, **parameters: Any) -> Rule:
+    """The rule of that name: ``get("multi_krum", f=2, m=3)``.
+
+    Raises
+    ------
+    RuleError
+        No such rule (the message lists near names), or parameters that it does not take.
+    """
+    import difflib
+
+    key = name.strip().lower().replace("-", "_").replace(" ", "_")
+    if key not in _REGISTRY:
+        near = difflib.get_close_matches(key, _REGISTRY, n=3, cutoff=0.5) or sorted(_REGISTRY)
+        raise RuleError(f"no rule is called {name!r}; did you mean {', '.join(near)}?")
+    cls = _REGISTRY[key]
+    known = [f.name for f in fields(cls)]
+    unknown = [p for p in parameters if p not in known]
+    if unknown:
+        raise RuleError(f"{cls.__name__} takes {', '.join(known) or 'no parameters'}, not {', '.join(unknown)}")
+    try:
+        return cls(**parameters)
+    except TypeError:
+        lacking = [f.name for f in fields(cls) if f.name not in parameters and f.default is f.default_factory]
+        raise RuleError(f"{cls.__name__} needs {', '.join(lacking)}, as in {key!r}, {lacking[0]}=...") from None
+
+
+def expect_gram(relation: Relation | None) -> Gram:
+    """The relation of a rule that reads the Gram matrix."""
+    assert isinstance(relation, Gram), "the execution gives what the rule reads"
+    return relation
+
+
+def expect_norms(relation: Relation | None) -> Norms | Gram:
+    """The relation of a rule that reads norms; the Gram matrix, when a chain has it, holds them too."""
+    assert relation is not None, "the execution gives what the rule reads"
+    return relation
+
+
+def whole_number(rule: str, name: str, value: Any, low: int) -> None:
+    """Raise `RuleError` unless a parameter is a whole number of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        raise RuleError(f"{rule}: {name} must be a whole number of at least {low}, not {value!r}")
+
+
+def positive(rule: str, name: str, value: Any, *, zero: bool = False, infinite: bool = False) -> None:
+    """Raise `RuleError` unless a parameter is a positive number."""
+    good = isinstance(value, (int, float, np.floating, np.integer)) and not isinstance(value, bool)
+    good = good and (value > 0 or (zero and value == 0)) and (infinite or bool(np.isfinite(value)))
+    if not good:
+        raise RuleError(f"{rule}: {name} must be a {'non-negative' if zero else 'positive'} number, not {value!r}")

@@ -1,0 +1,1 @@
+"""Server rules: how a server turns a round of client updates into the next model."""

@@ -1,0 +1,80 @@
+"""What every server rule is: a pure function from a state and a round to the next state.
+
+A state is a tree of arrays, so that it is checkpointed, resumed and inspected like one. It always holds
+
+* ``params``: the global model, a mapping from names to arrays;
+* ``weights``: what each of the N clients counted for in the last round, shape (N,), NaN for those absent or left out;
+* whatever else the rule keeps (momentum, participation gaps, learned weights), under names of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Tree = dict[str, Array]
+State = dict[str, Any]  # "params" is a Tree, all else arrays or Trees
+Objective = Callable[[Tree], tuple[float, Tree]]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: the participants' updates and what is known about the participants.
+
+    Attributes
+    ----------
+    number
+        0, 1, ...
+    clients
+        Ids of the k participants, increasing, each in 0 .. n_clients - 1. May be empty: nobody came.
+    updates
+        k trees: local model less the global model that the client started from.
+    sizes
+        Samples of each participant, shape (k,).
+    label_counts
+        Samples of each class of each participant, shape (k, C), or None if unknown.
+    n_clients, total_size
+        Number of all clients, N, and of all their samples.
+    proxy
+        The server's own small clean set as an objective ``params -> (loss, gradient)``, or None.
+    seed
+        For rules that draw; the same seed and round give the same draw.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    updates: Sequence[Mapping[str, Array]]
+    sizes: Array
+    n_clients: int
+    total_size: float
+    label_counts: Array | None = None
+    proxy: Objective | None = None
+    seed: int = 0
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ServerRule(Protocol):
+    """``init(params, n_clients) -> state`` and ``step(state, round) -> state``; both pure."""
+
+    @property
+    def name(self) -> str:
+        """What the command and reports call it."""
+
+    def init(self, params: Tree, n_clients: int) -> State:
+        """The state before the first round."""
+
+    def step(self, state: State, round: Round) -> State:
+        """The state after a round. The given state is not changed."""
+
+
+def spread(weights: Array, round: Round) -> Array:
+    """Participants' weights as the N clients', NaN where absent."""
+    full = np.full(round.n_clients, np.nan)
+    full[list(round.clients)] = weights
+    return full

@@ -1,0 +1,49 @@
+"""The coordinate-wise median."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pluribus.core import kernels
+from pluribus.core.dtypes import Array
+from pluribus.core.passes import TileRule
+from pluribus.core.rule import CoordinateRule, register
+from pluribus.core.weights import uniform
+
+
+@register
+@dataclass(frozen=True)
+class Median(CoordinateRule):
+    """Coordinate-wise median; the mean of the two middle values of an even number.
+
+    With unequal weights the weighted median: the value at which half the weight lies on either side, and the mean of
+    two values when the halves part exactly between them, so a weight of two equals two copies. Fewer than half of the
+    contributors (by weight), whatever they send, cannot push a coordinate outside the range of the others.
+    """
+
+    name = "median"
+    laws = frozenset({
+        "anonymity", "unanimity", "null", "replication", "translation", "scale", "betweenness", "monotone weight",
+        "breakdown", "deterministic",
+    })  # fmt: skip
+    formula = "z_k = median_i x_ik"
+    source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """The middle rank or two; by weight where weights differ."""
+        n = len(weights)
+        if uniform(weights):
+            return lambda views, out: kernels.middle(views, (n - 1) // 2, n // 2 + 1, out)
+        return lambda views, out: kernels.weighted_middle(views, weights, 0.5, 0.5, out)
+
+    def rank_shares(self, n: int) -> Array:
+        """All to the middle, or half to each of two."""
+        shares = np.zeros(n)
+        shares[(n - 1) // 2 : n // 2 + 1] = 1.0
+        return shares / shares.sum()
+
+    def tolerates(self, n: int) -> int:
+        """Fewer than half."""
+        return (n - 1) // 2

@@ -1,0 +1,68 @@
+"""The coordinate-wise trimmed mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pluribus.core import kernels
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import RuleError
+from pluribus.core.passes import TileRule
+from pluribus.core.rule import CoordinateRule, register, whole_number
+from pluribus.core.weights import uniform
+
+
+@register
+@dataclass(frozen=True)
+class TrimmedMean(CoordinateRule):
+    """Coordinate-wise mean without the f largest and the f smallest values.
+
+    With unequal weights the share f/n of the weight is trimmed at either end (a contributor may be trimmed in part),
+    so f counts contributors of mean weight.
+
+    Parameters
+    ----------
+    f
+        How many to trim at either end, at least 1 (a trimmed mean that trims nothing is a mean: say `Mean`), and so
+        few that some are left: n >= 2f + 1.
+    """
+
+    f: int
+
+    name = "trimmed_mean"
+    laws = frozenset({
+        "anonymity", "unanimity", "null", "translation", "scale", "betweenness", "breakdown", "deterministic",
+    })  # fmt: skip
+    formula = "z_k = mean of x_(f+1)k ... x_(n-f)k"
+    source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
+    example = (("f", 1),)
+
+    def __post_init__(self) -> None:
+        if self.f == 0:
+            raise RuleError("TrimmedMean(f=0) would trim nothing; use Mean, or trim at least one at either end")
+        whole_number("TrimmedMean", "f", self.f, 1)
+
+    @property
+    def least(self) -> int:
+        """Room for one that is not trimmed."""
+        return 2 * self.f + 1
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """The middle ranks; by weight where weights differ."""
+        n, f = len(weights), self.f
+        self.check(n)
+        if uniform(weights):
+            return lambda views, out: kernels.middle(views, f, n - f, out)
+        return lambda views, out: kernels.weighted_middle(views, weights, f / n, 1 - f / n, out)
+
+    def rank_shares(self, n: int) -> Array:
+        """Alike to all that are not trimmed."""
+        shares = np.zeros(n)
+        shares[self.f : n - self.f] = 1.0
+        return shares / shares.sum()
+
+    def tolerates(self, n: int) -> int:
+        """As many as it trims."""
+        return self.f
