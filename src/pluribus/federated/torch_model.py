@@ -1,0 +1,179 @@
+"""A torch module as a pure model over a tree of numpy arrays."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluribus.core.errors import require
+from pluribus.federated.errors import SettingError
+from pluribus.federated.models import Array, Batch, Tree, softmax
+from pluribus.federated.seeding import derived
+
+
+@dataclass(frozen=True, eq=False)
+class TorchModel:
+    """``module``: samples ``(n, ...)`` to scores ``(n, n_classes)``; ``loss(scores, labels)`` a number.
+
+    ``loss`` defaults to ``torch.nn.functional.cross_entropy``; for weighted batches it must take
+    ``reduction="none"``, as that one does. The tree holds the module's parameters and persistent buffers
+    under torch's names and in torch's dtypes; tensors that are tied appear once, under their first name.
+    Samples are cast to the parameters' dtype. The module serves as a recipe: its own tensors are never
+    changed (``torch.func.functional_call``), and it works on the CPU.
+
+    *Gradients* are given for parameters with ``requires_grad``; frozen ones and buffers pass through.
+    *Buffers* (running means, counters) move in ``loss_grad_and_buffers``, which local training uses: they
+    come back in the client's tree, float ones as floats and counters as integers. ``predict`` runs in
+    evaluation mode and reads them; ``loss_and_grad`` runs in training mode and discards what it did to
+    them. *Dropout* and the like draw from a generator seeded by the batch and the parameters, so a step is
+    a function of its arguments; the global generator is left as it was.
+
+    Raises ``MissingExtraError`` where torch is not installed.
+    """
+
+    module: Any
+    loss: Callable[..., Any] | None = None
+    fresh: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        torch = _torch()
+        if not isinstance(self.module, torch.nn.Module):
+            raise SettingError(f"module is a {type(self.module).__name__}; expected a torch.nn.Module, not its class")
+        for name, value in self.module.state_dict().items():
+            if value.dtype == torch.bfloat16 or value.is_complex():
+                raise SettingError(f"{name!r} is {value.dtype}, which numpy trees cannot train; use module.float()")
+        if self.loss is None:
+            object.__setattr__(self, "loss", torch.nn.functional.cross_entropy)
+
+    def init(self, seed: int) -> Tree:
+        """Parameters and buffers as every submodule's ``reset_parameters`` makes them under this seed.
+
+        Tensors of modules without that method keep the values they have in ``module``; with ``fresh=False``
+        (a pretrained start) all do.
+        """
+        torch = _torch()
+        if not self.fresh:
+            return self._tree()
+        before = {name: value.clone() for name, value in self.module.state_dict().items()}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derived(seed, "model.torch"))
+                for part in self.module.modules():
+                    reset = getattr(part, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
+            return self._tree()
+        finally:
+            self.module.load_state_dict(before)
+
+    def loss_and_grad(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
+        """Loss of a batch in training mode, and its gradient for each trained parameter."""
+        loss, grads, _ = self.loss_grad_and_buffers(params, batch)
+        return loss, grads
+
+    def loss_grad_and_buffers(self, params: Tree, batch: Batch) -> tuple[float, Tree, Tree]:
+        """Loss, gradients, and the buffers after one forward pass in training mode."""
+        torch = _torch()
+        state = self._state(torch, params)
+        trained = {name: state[name].requires_grad_() for name, own in self._parameters() if own.requires_grad}
+        before = torch.get_rng_state()
+        try:
+            torch.manual_seed(_fingerprint(params, batch))
+            with self._mode(training=True):
+                scores = torch.func.functional_call(self.module, state, (_samples(torch, state, batch.x),))
+            loss = self._loss(torch, scores, batch)
+        finally:
+            torch.set_rng_state(before)
+        slopes = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        # Copies, because autograd may hand out one tensor for two names, or a view that repeats one number.
+        grads = {
+            name: np.zeros_like(params[name]) if slope is None else np.array(slope.numpy())
+            for name, slope in zip(trained, slopes, strict=True)
+        }
+        buffers = {
+            name: np.array(state[name].detach().numpy()) for name, _ in self.module.named_buffers() if name in params
+        }
+        return float(loss.detach()), grads, buffers
+
+    def logits(self, params: Tree, x: Array) -> Array:
+        """The module's scores in evaluation mode, shape ``(n, n_classes)``."""
+        torch = _torch()
+        state = self._state(torch, params)
+        with self._mode(training=False), torch.no_grad():
+            scores = torch.func.functional_call(self.module, state, (_samples(torch, state, x),))
+        return np.array(scores.numpy())
+
+    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
+        """The class of the highest score, shape ``(n,)``; the lowest of equals."""
+        classes: NDArray[np.int64] = np.argmax(self.logits(params, x), axis=1)
+        return classes
+
+    def probabilities(self, params: Tree, x: Array) -> Array:
+        """Softmax of the scores, shape ``(n, n_classes)``."""
+        return softmax(self.logits(params, x))
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.module.named_parameters())
+
+    def _tree(self) -> Tree:
+        kept = set(self.module.state_dict())
+        tensors = [*self._parameters(), *((k, v) for k, v in self.module.named_buffers() if k in kept)]
+        return {name: np.array(value.detach().numpy()) for name, value in tensors}
+
+    def _state(self, torch: Any, params: Tree) -> dict[str, Any]:
+        """Private tensors of the tree, and of the buffers that no tree holds (``persistent=False``)."""
+        kept = set(self.module.state_dict())
+        state = {name: value.clone() for name, value in self.module.named_buffers() if name not in kept}
+        state.update((name, torch.from_numpy(np.array(value))) for name, value in params.items())
+        return state
+
+    def _loss(self, torch: Any, scores: Any, batch: Batch) -> Any:
+        assert self.loss is not None
+        labels = torch.from_numpy(np.array(batch.y, dtype=np.int64))
+        if batch.weight is None:
+            loss = self.loss(scores, labels)
+            if loss.ndim:
+                raise SettingError(f"the loss of a batch has shape {tuple(loss.shape)}; expected one number")
+            return loss
+        try:
+            losses = self.loss(scores, labels, reduction="none")
+        except TypeError as error:
+            raise SettingError('for a weighted batch the loss must take reduction="none"') from error
+        weight = torch.from_numpy(np.array(batch.weight)).to(losses.dtype)
+        return (losses * weight).sum() / weight.sum()
+
+    @contextmanager
+    def _mode(self, *, training: bool) -> Iterator[None]:
+        before = [(part, part.training) for part in self.module.modules()]
+        self.module.train(training)
+        try:
+            yield
+        finally:
+            for part, was in before:
+                part.training = was
+
+
+def _torch() -> Any:
+    return require("torch", "torch")
+
+
+def _samples(torch: Any, state: dict[str, Any], x: Array) -> Any:
+    """Samples in the dtype of the first real tensor of the state."""
+    samples = torch.from_numpy(np.array(x))
+    real = next((value.dtype for value in state.values() if value.is_floating_point()), samples.dtype)
+    return samples.to(real) if samples.is_floating_point() else samples
+
+
+def _fingerprint(params: Tree, batch: Batch) -> int:
+    """A number that changes with the batch, its order, and the first coordinates of the parameters."""
+    mark = zlib.crc32(batch.x.tobytes())
+    mark = zlib.crc32(batch.y.tobytes(), mark)
+    for name in sorted(params):
+        mark = zlib.crc32(params[name].flat[:16].tobytes(), mark)
+    return mark
