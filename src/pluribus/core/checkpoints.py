@@ -8,6 +8,7 @@ Source: https://github.com/huggingface/safetensors#format.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -156,6 +157,6 @@ def _leaf(path: Path, name: str, entry: Any, begin: int, data: Array) -> FileLea
 
 def _check_layout(path: Path, leaves: dict[str, FileLeaf]) -> None:
     spans = sorted((f.begin, f.begin + math.prod(f.shape) * f.dtype.storage.itemsize, n) for n, f in leaves.items())
-    for (_, end, first), (begin, _, second) in zip(spans, spans[1:], strict=False):
+    for (_, end, first), (begin, _, second) in itertools.pairwise(spans):
         if begin < end:
             raise FileError(f"{path}: tensors {first!r} and {second!r} overlap")

@@ -118,10 +118,8 @@ class Contributions:
         """The result in the structure, and of the array kind, of one contribution."""
         made = {}
         for index, (spec, array) in enumerate(zip(self.specs, arrays, strict=True)):
-            kin = next(
-                (row[index] for row in self.rows if row[index] is not None and row[index].dtype == spec.dtype),  # type: ignore[union-attr]
-                None,
-            )
+            held = (row[index] for row in self.rows)
+            kin = next((leaf for leaf in held if leaf is not None and leaf.dtype == spec.dtype), None)
             made[spec.name] = array if kin is None else kin.restore(array)
         return self.structure.build(made)
 
@@ -132,7 +130,7 @@ class Contributions:
             1,
             self.labels[:1],
             (),
-            (tuple(l and l.hollow() for l in self.rows[0]),),
+            (tuple(leaf and leaf.hollow() for leaf in self.rows[0]),),
             self.structure,
         )
 

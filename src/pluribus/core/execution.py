@@ -153,7 +153,9 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
         if not len(rest):
             continue
         if linear:
-            assert isinstance(last, WeightRule) and relation is not None and outcome.coefficients is not None
+            assert isinstance(last, WeightRule)
+            assert relation is not None
+            assert outcome.coefficients is not None
             without = coefficients_of(
                 pre,
                 last,

@@ -77,7 +77,7 @@ class Fold:
         else:
             self._like.with_extras({"the other fold": other._like.rebuild(other._like.allocate())})
             for mine, theirs in zip(self._sums, other._sums, strict=True):
-                mine += theirs
+                np.add(mine, theirs, out=mine)
         self._weights += other._weights
         self._labels += other._labels
         return self

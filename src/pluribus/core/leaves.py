@@ -69,17 +69,17 @@ class NumpyLeaf:
 def of(value: Any, name: str) -> Leaf:
     """The leaf of an array, a torch tensor, or anything with ``shape``, ``dtype`` and ``__array__``."""
     if isinstance(value, NumpyLeaf) or hasattr(value, "restore"):
-        return value  # type: ignore[no-any-return]
+        return value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_leaf(value, torch)
+    if isinstance(value, np.ma.MaskedArray):
+        raise ContributionError(f"{_where(name)} is a masked array, and masks would be lost; fill it first")
     try:
         array = np.asarray(value)
         dtype = dtypes.of(array.dtype)
     except ContributionError as error:
         raise ContributionError(f"{_where(name)}: {error}") from None
-    if isinstance(array, np.ma.MaskedArray):
-        raise ContributionError(f"{_where(name)} is a masked array; fill it, or give the mask as weights")
     if dtype.name == "bfloat16":  # the numpy extension type of ml_dtypes
         extension = array.dtype
         return NumpyLeaf(array.view(np.uint16), dtype, lambda out: out.view(extension))
@@ -97,14 +97,11 @@ def _torch_leaf(tensor: Any, torch: Any) -> NumpyLeaf:
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     dtype, device = dtypes.of(name), tensor.device
 
-    if name == "bfloat16":
-        array = plain.view(torch.int16).numpy().view(np.uint16)
-    else:
-        array = plain.numpy()
+    array = plain.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else plain.numpy()
 
     def wrap(out: Array) -> Any:
-        made = torch.from_numpy(out.view(np.int16) if out.dtype == np.uint16 and name == "bfloat16" else out)
-        made = made.view(torch.bfloat16) if name == "bfloat16" else made
-        return made.to(device)
+        if name == "bfloat16":
+            return torch.from_numpy(out.view(np.int16)).view(torch.bfloat16).to(device)
+        return torch.from_numpy(out).to(device)
 
     return NumpyLeaf(array, dtype, wrap)

@@ -19,12 +19,13 @@ from pluribus.core import dtypes, kernels, relations
 from pluribus.core.contributions import Block, Contributions
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, listing
+from pluribus.core.kernels import plain
 from pluribus.engines import local
 
 GRAM_ITEMS = 1 << 15
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
-TileRule = Callable[[Sequence[Array], Array], bool]
+TileRule = Callable[[Any, Sequence[Array], Array], bool]  # (kernel, views, out) -> finite
 
 
 class Tainted(Exception):
@@ -76,7 +77,7 @@ def _blas() -> Any:
 
 def single_blas() -> AbstractContextManager[Any]:
     """A context in which BLAS runs on one thread, so that a block's bits do not depend on the machine."""
-    return _blas().limit(limits=1, user_api="blas")  # type: ignore[no-any-return]
+    return _blas().limit(limits=1, user_api="blas")
 
 
 # --- deciding -------------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def norms(active: Active) -> relations.Norms:
     _all_there(active, "norms")
     rows = active.all_rows
     total = np.zeros(len(rows))
-    for part in _map(active, GRAM_ITEMS, False, lambda b: kernels.norms(_views(active, b))):
+    for part in _map(active, GRAM_ITEMS, False, lambda b: plain.norms(_views(active, b))):
         total += part
     _check_finite(active, total)
     return relations.Norms(total, len(active.rows), active.data.extras, _labels(active))
@@ -99,7 +100,7 @@ def gram(active: Active) -> relations.Gram:
     rows = active.all_rows
     matrix = np.zeros((len(rows), len(rows)))
     with single_blas():
-        for part in _map(active, GRAM_ITEMS, False, lambda b: kernels.gram(_views(active, b))):
+        for part in _map(active, GRAM_ITEMS, False, lambda b: plain.gram(_views(active, b))):
             matrix += part
         _check_finite(active, np.diag(matrix))
         distances = _measured(active, matrix)
@@ -148,7 +149,7 @@ def _centred_gram(active: Active, cluster: Array) -> Array:
 
     def part(block: Block) -> Array:
         views = [v.astype(np.float64) for v in active.data.views(block, rows, active.cleaned)]
-        return kernels.gram([v - views[0] for v in views])
+        return plain.gram([v - views[0] for v in views])
 
     total = np.zeros((len(rows), len(rows)))
     for matrix in _map(active, GRAM_ITEMS, False, part):
@@ -192,9 +193,7 @@ def _shares(active: Active, tensor: int, coefficients: Array, discrete: bool) ->
     there[active.data.present(tensor, active.all_rows)] = 1.0
     if not (there * coefficients).any():
         if not there.any():
-            raise ContributionError(
-                f"{active.data.specs[tensor].label} is held only by contributors that do not count (weight zero or dropped)"
-            )
+            raise ContributionError(f"{active.data.specs[tensor].label} is held only by contributors of weight zero")
         coefficients = there
     shares = there * (np.maximum(coefficients, 0.0) if discrete else coefficients)
     shares = shares if shares.any() else there
@@ -238,10 +237,10 @@ def coordinatewise(
                 views, finite = _mixed(kernel, raw, _unit_rows(mixing) if discrete else mixing)
             spec = active.data.specs[block.tensor]
             if spec.dtype.name in ("float32", "float64"):
-                finite &= rule(views, _stored(result, block))
+                finite &= rule(kernel, views, _stored(result, block))
             else:
                 out = np.empty(len(views[0]))
-                finite &= rule(views, out)
+                finite &= rule(kernel, views, out)
                 _write(result, active, block, out)
             return finite
 
@@ -352,7 +351,7 @@ def scan(active: Active) -> dict[int, list[str]]:
                 label = active.data.specs[block.tensor].label
                 if label not in names:
                     names.append(label)
-    return found
+    return dict(sorted(found.items()))
 
 
 def _check_finite(active: Active, squares: Array) -> None:

@@ -95,7 +95,7 @@ class Gram:
             value = -0.5 * difference @ self.squared_distances @ difference
         else:
             value = difference @ self.gram @ difference
-        return float(max(value, 0.0))
+        return max(float(value), 0.0)
 
     def squared_distances_to(self, coefficients: Array) -> Array:
         """|x_i - w'X|^2 for every row i, shape (m,), for coefficients w over the rows."""

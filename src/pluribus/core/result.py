@@ -85,7 +85,8 @@ class Aggregate:
         from pluribus.core.rule import CoordinateRule, steps
 
         last = steps(self.rule)[1]
-        assert isinstance(last, CoordinateRule) and self._outcome is not None
+        assert isinstance(last, CoordinateRule)
+        assert self._outcome is not None
         return passes.rank_shares(self._outcome.active, last.rank_shares)
 
     @cached_property

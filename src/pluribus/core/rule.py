@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rule(ABC):
+class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     """``rule(contributions, weights=None) -> Aggregate``: immutable, printable, picklable, composable.
 
     Class attributes of a named rule
@@ -155,7 +155,7 @@ class CoordinateRule(Rule):
 
     @abstractmethod
     def tile_rule(self, weights: Array) -> TileRule:
-        """A function ``(views, out) -> finite`` that combines one tile, for given weights of sum one, shape (n,)."""
+        """A function ``(kernel, views, out) -> finite`` that combines one tile, for given weights of sum one, shape (n,)."""
 
     @abstractmethod
     def rank_shares(self, n: int) -> Array:

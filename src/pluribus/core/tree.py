@@ -75,7 +75,7 @@ def _mapping_maker(value: Mapping[Any, Any]) -> Callable[[list[Any]], Any]:
 
 def _sequence_maker(value: Any) -> Callable[[list[Any]], Any]:
     if hasattr(type(value), "_make"):
-        return type(value)._make  # type: ignore[no-any-return]
+        return type(value)._make
     return tuple if isinstance(value, tuple) else list
 
 

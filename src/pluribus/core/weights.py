@@ -38,7 +38,7 @@ def check(weights: Any, n: int, labels: Sequence[str] | None = None) -> Array:
         if bad.any():
             told = [
                 f"{labels[i] if labels else f'contributor {i}'}: {array[..., i].flat[0]:g}"
-                for i in np.flatnonzero(bad.reshape(-1, n).any(axis=0))
+                for i in np.flatnonzero(bad.reshape(-1, n).any(axis=0)).tolist()
             ]
             raise WeightError(f"weights must be finite and not negative; {what} for {listing(told)}")
     if not (array > 0).any(axis=-1).all():

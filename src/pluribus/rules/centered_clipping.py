@@ -34,7 +34,9 @@ class CenteredClipping(WeightRule):
     name = "centered_clipping"
     reads = Reads.GRAM
     numbers = (80,)
-    laws = frozenset({"anonymity", "null", "replication", "rotation", "deterministic"})
+    laws = frozenset(
+        {"anonymity", "anonymity at ties", "null", "replication", "rotation", "monotone weight", "deterministic"}
+    )
     formula = "v + sum_i w_i (x_i - v) min(1, radius / |x_i - v|), from v = reference or 0"
     source = "Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021"
     example = (("radius", 1.0),)

@@ -29,7 +29,9 @@ class Clip(PreRule):
 
     name = "clip"
     reads = Reads.NORMS
-    laws = frozenset({"anonymity", "null", "replication", "rotation", "deterministic"})
+    laws = frozenset(
+        {"anonymity", "anonymity at ties", "null", "replication", "rotation", "monotone weight", "deterministic"}
+    )
     formula = "x_i min(1, max_norm / |x_i|)"
     source = "Sun et al., Can You Really Backdoor Federated Learning?, 2019"
     example = (("max_norm", 1.0),)

@@ -67,10 +67,22 @@ class GeometricMedian(WeightRule):
 
     name = "geometric_median"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "replication", "translation", "scale", "rotation", "betweenness",
-        "breakdown", "deterministic",
-    })  # fmt: skip
+    laws = frozenset(
+        {
+            "anonymity",
+            "anonymity at ties",
+            "unanimity",
+            "null",
+            "replication",
+            "translation",
+            "scale",
+            "rotation",
+            "betweenness",
+            "monotone weight",
+            "breakdown",
+            "deterministic",
+        }
+    )
     formula = "argmin_z sum_i w_i |x_i - z|"
     source = "Pillutla et al., Robust Aggregation for Federated Learning, IEEE TSP 2022; Weiszfeld 1937"
     precision = 1e-5

@@ -64,10 +64,20 @@ class Krum(_KrumFamily):
     """
 
     name = "krum"
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "translation", "scale", "rotation", "betweenness", "breakdown",
-        "deterministic",
-    })  # fmt: skip
+    laws = frozenset(
+        {
+            "anonymity",
+            "unanimity",
+            "null",
+            "translation",
+            "scale",
+            "rotation",
+            "betweenness",
+            "monotone weight",
+            "breakdown",
+            "deterministic",
+        }
+    )
     formula = "x_j, j = argmin_i sum over the n-f-2 nearest l of |x_i - x_l|^2"
     source = SOURCE
     example = (("f", 1),)

@@ -25,10 +25,22 @@ class Mean(WeightRule):
 
     name = "mean"
     reads = Reads.NOTHING
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "replication", "translation", "scale", "rotation", "betweenness",
-        "monotone weight", "breakdown", "mergeable", "deterministic",
-    })  # fmt: skip
+    laws = frozenset(
+        {
+            "anonymity",
+            "anonymity at ties",
+            "unanimity",
+            "null",
+            "replication",
+            "translation",
+            "scale",
+            "rotation",
+            "betweenness",
+            "monotone weight",
+            "mergeable",
+            "deterministic",
+        }
+    )
     formula = "sum_i w_i x_i / sum_i w_i"
     source = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core import kernels
 from pluribus.core.dtypes import Array
+from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.core.weights import uniform
@@ -24,10 +24,21 @@ class Median(CoordinateRule):
     """
 
     name = "median"
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "replication", "translation", "scale", "betweenness", "monotone weight",
-        "breakdown", "deterministic",
-    })  # fmt: skip
+    laws = frozenset(
+        {
+            "anonymity",
+            "anonymity at ties",
+            "unanimity",
+            "null",
+            "replication",
+            "translation",
+            "scale",
+            "betweenness",
+            "monotone weight",
+            "breakdown",
+            "deterministic",
+        }
+    )
     formula = "z_k = median_i x_ik"
     source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
 
@@ -35,8 +46,8 @@ class Median(CoordinateRule):
         """The middle rank or two; by weight where weights differ."""
         n = len(weights)
         if uniform(weights):
-            return lambda views, out: kernels.middle(views, (n - 1) // 2, n // 2 + 1, out)
-        return lambda views, out: kernels.weighted_middle(views, weights, 0.5, 0.5, out)
+            return lambda kernel, views, out: kernel.middle(views, (n - 1) // 2, n // 2 + 1, out)
+        return lambda kernel, views, out: weighted_middle(views, weights, 0.5, 0.5, out)
 
     def rank_shares(self, n: int) -> Array:
         """All to the middle, or half to each of two."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core import kernels
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register, whole_number
 from pluribus.core.weights import uniform
@@ -32,9 +32,19 @@ class TrimmedMean(CoordinateRule):
     f: int
 
     name = "trimmed_mean"
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "translation", "scale", "betweenness", "breakdown", "deterministic",
-    })  # fmt: skip
+    laws = frozenset(
+        {
+            "anonymity",
+            "anonymity at ties",
+            "unanimity",
+            "null",
+            "translation",
+            "scale",
+            "betweenness",
+            "breakdown",
+            "deterministic",
+        }
+    )
     formula = "z_k = mean of x_(f+1)k ... x_(n-f)k"
     source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
     example = (("f", 1),)
@@ -54,8 +64,8 @@ class TrimmedMean(CoordinateRule):
         n, f = len(weights), self.f
         self.check(n)
         if uniform(weights):
-            return lambda views, out: kernels.middle(views, f, n - f, out)
-        return lambda views, out: kernels.weighted_middle(views, weights, f / n, 1 - f / n, out)
+            return lambda kernel, views, out: kernel.middle(views, f, n - f, out)
+        return lambda kernel, views, out: weighted_middle(views, weights, f / n, 1 - f / n, out)
 
     def rank_shares(self, n: int) -> Array:
         """Alike to all that are not trimmed."""
