@@ -1,0 +1,299 @@
+"""The kernels in numpy alone.
+
+Each walks over a tile in pieces that fit the second-level cache, and applies one ufunc to a whole row at a time.  What
+they compute is written here once; `compiled` gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pluribus.core.errors import ContributionError
+from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
+from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
+
+NAME = "plain"
+
+_CACHE = 7 << 18  # bytes of the rows of one piece: most of a 2 MiB second-level cache
+_PIECE = 1 << 15  # coordinates of the longest piece
+_GRAM_PIECE = 1 << 13
+_DOT_PIECE = 1 << 13  # OpenBLAS wakes its threads for more than 10000 values, which costs more than it gains
+
+_Step = tuple[np.ufunc, int, int, int]
+
+
+def finite(view: Floats) -> bool:
+    """Whether all values of a one-dimensional array are finite (one read, no temporary)."""
+    with np.errstate(all="ignore"):
+        return _clean(view)
+
+
+def middle(views: Sequence[Floats], low: int, high: int, out: Floats) -> bool:
+    """Write the mean of the ranks ``low..high-1`` at every coordinate.
+
+    Median: ``low = (n - 1) // 2, high = n // 2 + 1``.  Trimmed mean: ``low = f, high = n - f``.
+
+    Parameters
+    ----------
+    views : sequence of n arrays (T,)
+        The tile; never written.
+    low, high : int
+        Ranks, 0 = smallest.
+    out : array (T,), float32 or float64
+        Result.  The ranks are summed in float64 in the network's order, divided, rounded once into ``out``'s dtype; the
+        result lies between the smallest and the largest of them, a single rank is exact, and zero is +0.0.
+
+    Returns
+    -------
+    bool
+        True if all values were finite; if False, what ``out`` holds is unspecified.
+
+    """
+    n, size, dtype = check(views, (out,))
+    steps, n_rows, outputs = _program(middle_network(n, low, high))
+    length = min(size, _piece(n, dtype.itemsize))
+    rows, sums = scratch((n_rows, length, dtype), (4, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length or 1):
+            piece = out[start : start + length]
+            held = _pieces(views, start, length, rows)
+            if not all(map(_clean, held[:n])):
+                return False
+            for ufunc, a, b, c in steps:
+                ufunc(held[a], held[b], out=held[c])
+            _mean([held[row] for row in outputs], sums[:, : piece.size], piece)
+    return True
+
+
+def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[Floats]) -> bool:
+    """Write one order statistic (0 = smallest) into each of ``outs``; finite and zeros as in `middle`."""
+    if len(wanted_ranks) != len(outs):
+        raise ContributionError(f"{len(wanted_ranks)} ranks need as many outputs, not {len(outs)}")
+    n, size, dtype = check(views, outs)
+    network = rank_network(n, tuple(sorted(set(wanted_ranks))))
+    steps, n_rows, outputs = _program(network)
+    holder = dict(zip(network.outputs, outputs, strict=True))
+    length = min(size, _piece(n, dtype.itemsize))
+    (rows,) = scratch((n_rows, length, dtype))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length or 1):
+            held = _pieces(views, start, length, rows)
+            if not all(map(_clean, held[:n])):
+                return False
+            for ufunc, a, b, c in steps:
+                ufunc(held[a], held[b], out=held[c])
+            for rank, out in zip(wanted_ranks, outs, strict=True):
+                store(held[holder[rank]], out[start : start + length])
+    return True
+
+
+def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.float64]) -> bool:
+    """Write ``sum_i weights[i] * views[i]``, products and sums in float64 in the order of the contributors.
+
+    A view of weight zero is not read.  Equal weights on float32 values scale the sum once (no float32 sum overflows
+    float64), which is both faster and more exact.
+
+    Parameters
+    ----------
+    views : sequence of n arrays (T,)
+        The tile; never written.
+    weights : (n,) finite numbers
+        Of any sign.
+    out : array (T,), float64
+        Result; zero is +0.0.
+
+    Returns
+    -------
+    bool
+        True if all values read were finite (``out`` may still overflow to infinity); if False, ``out`` is unspecified.
+
+    """
+    used, scales, common = weigh(views, weights, out)
+    size = out.size
+    if not used:
+        out[:] = 0.0
+        return True
+    length = min(size, _PIECE)
+    ((product,),) = scratch((1, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length or 1):
+            total = out[start : start + length]
+            pieces = [view[start : start + length] for view in used]
+            if common:
+                np.copyto(total, pieces[0])
+                for piece in pieces[1:]:
+                    np.add(total, piece, out=total)
+                np.multiply(total, scales[0], out=total)
+            else:
+                np.multiply(pieces[0], scales[0], out=total, dtype=FLOAT64)
+                for piece, scale in zip(pieces[1:], scales[1:], strict=True):
+                    np.multiply(piece, scale, out=product[: total.size], dtype=FLOAT64)
+                    np.add(total, product[: total.size], out=total)
+            np.add(total, 0.0, out=total)
+            if not _clean(total) and not all(map(_clean, pieces)):
+                return False
+    return True
+
+
+def gram(views: Sequence[Floats]) -> NDArray[np.float64]:
+    """Return the (n, n) inner products of the views, in float64, exactly symmetric.
+
+    Not finite where a row is not finite (or too large to be squared): in that row and column only.  The bits depend on
+    T and on the BLAS, not on where the tile lies in memory; the caller fixes T and lets BLAS use one thread.
+    """
+    n, size, _ = check(views)
+    total = np.zeros((n, n))
+    length = _gram_piece(n, size)
+    (buffer,) = scratch((n, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length):
+            rows = _widen(views, start, buffer)
+            total += rows @ rows.T
+    lower = np.tril(total, -1)
+    return np.tril(total) + lower.T
+
+
+def cross(views_a: Sequence[Floats], views_b: Sequence[Floats]) -> NDArray[np.float64]:
+    """Return the (n, m) inner products of two sets of views over the same coordinates, as `gram` does."""
+    n, size, _ = check(views_a)
+    m, other, _ = check(views_b)
+    if size != other:
+        raise ContributionError(f"a cross Gram needs tiles of one length, not {size} and {other}")
+    total = np.zeros((n, m))
+    length = _gram_piece(n + m, size)
+    buffer_a, buffer_b = scratch((n, length, FLOAT64), (m, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length):
+            total += _widen(views_a, start, buffer_a) @ _widen(views_b, start, buffer_b).T
+    return total
+
+
+def norms(views: Sequence[Floats]) -> NDArray[np.float64]:
+    """Return the (n,) squared Euclidean norms of the views in float64; a bad row shows in its own entry only."""
+    n, size, _ = check(views)
+    total = np.zeros(n)
+    length = min(size, _GRAM_PIECE)
+    (buffer,) = scratch((1, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, size, length or 1):
+            for i, view in enumerate(views):
+                (row,) = _widen((view,), start, buffer)
+                total[i] += np.dot(row, row)
+    return total
+
+
+def _mean(held: list[Floats], sums: Floats, out: Floats) -> None:
+    """Write the mean of the rows ``held`` into ``out``; ``sums`` is scratch of four rows."""
+    count, (total, spare, least, most) = len(held), sums
+    if count == 1:
+        store(held[0], out)
+        return
+    np.add(held[0], held[1], out=total, dtype=FLOAT64)
+    for row in held[2:]:
+        np.add(total, row, out=total)
+    wide = held[0].dtype == FLOAT64
+    if wide and not _clean(total):  # the sum overflowed somewhere, its mean cannot
+        bad = ~np.isfinite(total)
+        np.multiply(held[0], SHRINK, out=spare)
+        for row in held[1:]:
+            np.add(spare, row * SHRINK, out=spare)
+    else:
+        bad = None
+    if count == 2:
+        np.multiply(total, 0.5, out=total)
+    else:
+        np.divide(total, count, out=total)
+    if bad is not None:
+        np.copyto(total, spare / count / SHRINK, where=bad)
+    if wide and count > 2:  # rounding may leave the range; float32 values have 29 bits to spare
+        np.minimum(held[0], held[1], out=least)
+        np.maximum(held[0], held[1], out=most)
+        for row in held[2:]:
+            np.minimum(least, row, out=least)
+            np.maximum(most, row, out=most)
+        np.maximum(total, least, out=total)
+        np.minimum(total, most, out=total)
+    store(total, out)
+
+
+def _pieces(views: Sequence[Floats], start: int, length: int, rows: Floats) -> list[Floats]:
+    """Return the views' and the scratch rows' pieces, in one list that a program indexes."""
+    held = [view[start : start + length] for view in views]
+    width = held[0].size
+    held.extend(row[:width] for row in rows)
+    return held
+
+
+@lru_cache(maxsize=64)
+def _program(network: Network) -> tuple[tuple[_Step, ...], int, tuple[int, ...]]:
+    """Turn a network into ufunc calls over rows, so that no row is ever copied.
+
+    Rows 0..n-1 are the views (read only), the following ones scratch.  A full comparator writes its minimum into a free
+    row and its maximum over one of its inputs; then the wires point to other rows.  Returns the calls (ufunc, input,
+    input, output), the number of scratch rows, and the rows of the wanted outputs.
+    """
+    n, made = network.n, 0
+    place = list(range(n))
+    free: list[int] = []
+    steps: list[_Step] = []
+
+    def fresh() -> int:
+        nonlocal made
+        if free:
+            return free.pop()
+        made += 1
+        return n + made - 1
+
+    for i, j, op in network.steps:
+        a, b = place[i], place[j]
+        owned = [row for row in (a, b) if row >= n]
+        if op == BOTH:
+            place[i] = fresh()
+            steps.append((np.minimum, a, b, place[i]))
+        kept = j if op != LOW else i
+        place[kept] = owned.pop() if owned else fresh()
+        steps.append((np.maximum if kept == j else np.minimum, a, b, place[kept]))
+        free.extend(owned)
+    return tuple(steps), made, tuple(place[wire] for wire in network.outputs)
+
+
+def _widen(views: Sequence[Floats], start: int, buffer: Floats) -> Floats:
+    """Copy the pieces of the views that begin at ``start`` into float64 rows."""
+    rows = buffer[:, : min(buffer.shape[1], views[0].size - start)]
+    for row, view in zip(rows, views, strict=True):
+        np.copyto(row, view[start : start + row.size])
+    return rows
+
+
+def _piece(n: int, itemsize: int) -> int:
+    """Return the number of coordinates whose n rows fit the cache, a power of two between 2048 and 32768."""
+    fitting = max(_CACHE // (n * itemsize), 1)
+    return min(max(1 << fitting.bit_length() - 1, 1 << 11), _PIECE)
+
+
+def _gram_piece(n: int, size: int) -> int:
+    """Return the number of coordinates that are widened at once for n rows; depends on nothing else."""
+    fitting = (1 << 19) // n + 1
+    return max(1, min(size, _GRAM_PIECE, max(1 << fitting.bit_length() - 1, 1 << 9)))
+
+
+def _clean(view: Floats) -> bool:
+    """Whether all values are finite: 0 * inf and 0 * nan are nan, every other product is zero."""
+    zeros = _zeros(view.dtype)
+    for start in range(0, view.size, _DOT_PIECE):
+        piece = view[start : start + _DOT_PIECE]
+        if np.dot(piece, zeros[: piece.size]) != 0.0:
+            return False
+    return True
+
+
+@lru_cache(maxsize=2)
+def _zeros(dtype: np.dtype[Any]) -> Floats:
+    zeros: Floats = np.zeros(_DOT_PIECE, dtype)
+    zeros.flags.writeable = False
+    return zeros
