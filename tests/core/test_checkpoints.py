@@ -82,7 +82,7 @@ def test_every_truncation_is_noticed(paths, tmp_path):
     cut = tmp_path / "cut.safetensors"
     for size in [*range(0, len(whole) - 1, 7), len(whole) - 1]:
         cut.write_bytes(whole[:size])
-        with pytest.raises(FileError, match="cut.safetensors"):
+        with pytest.raises(FileError, match="cut"):
             checkpoints.read(cut)
 
 

@@ -15,7 +15,7 @@ from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, l
 from pluribus.core.passes import Active, Tainted
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 from pluribus.core.result import Aggregate
-from pluribus.core.rule import PreRule, Rule, WeightRule, steps
+from pluribus.core.rule import CompositeRule, PreRule, Rule, WeightRule, steps
 
 REFERENCE = "reference"
 
@@ -40,12 +40,39 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One run: stored arrays (k lists of them), coefficients over the active rows where the result is linear."""
+    """One run.
+
+    Attributes
+    ----------
+    active
+        Who took part.
+    results
+        k lists of stored arrays.
+    relation
+        What was read to decide, if anything was.
+    coefficients
+        Over the active rows, shape (m,) or (k, m), where the result is linear; else None.
+    mixing
+        Of the pre-rules, shape (k, m), ahead of a rule of coordinates; else None.
+    counted
+        What each active contributor counted for, shape (n,), where a composite rule says so.
+    """
 
     active: Active
     results: list[list[Array]]
-    coefficients: Array | None
+    relation: Relation | None = None
+    coefficients: Array | None = None
+    mixing: Array | None = None
+    counted: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """What pre-rules made: mixing of shape (k + extra rows, m), the relation after it and the weights, shape (k,)."""
+
+    mixing: Array
     relation: Relation | None
+    shares: Array
 
 
 def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Options) -> Aggregate:
@@ -78,16 +105,20 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
 def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     """Relate, weigh and combine, once. ``shares`` are the active contributors' weights, each row of sum one."""
     pre, last = steps(rule)
+    if isinstance(last, CompositeRule):
+        return last.compose(active, shares, execute)
     relation = relate(needed(pre, last), active)
     if isinstance(last, WeightRule):
         coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
         results = passes.weighted_sums(active, np.atleast_2d(coefficients))
-        return Outcome(active, results, coefficients, relation)
-    mixing = None
-    if pre:
-        mixing = mixing_of(pre, relation, shares, len(active.all_rows))[0][: len(active.rows)]
-    result = passes.coordinatewise(active, lambda there: last.tile_rule(_among(shares, there)), mixing)
-    return Outcome(active, [result], None, relation)
+        return Outcome(active, results, relation, coefficients)
+    if not pre:
+        result = passes.coordinatewise(active, lambda there: last.tile_rule(_among(shares, there)))
+        return Outcome(active, [result], relation)
+    made = mixed(pre, relation, shares, len(active.all_rows))
+    mixing = made.mixing[: len(made.shares)]
+    result = passes.coordinatewise(active, lambda there: last.tile_rule(made.shares), mixing)
+    return Outcome(active, [result], relation, mixing=mixing)
 
 
 def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
@@ -109,27 +140,26 @@ def coefficients_of(
     pre: Sequence[PreRule], last: WeightRule, relation: Relation | None, shares: Array, rows: int
 ) -> Array:
     """Coefficients over the rows, shape (rows,) or (k, rows): pure algebra, whatever the contributions' size."""
-    mixing, relation = mixing_of(pre, relation, shares, rows)
     if shares.ndim > 1:
-        found = np.stack([_padded(last.weigh(relation, row), rows) for row in shares])
-    else:
-        found = _padded(last.weigh(relation, shares), rows)
-    return np.asarray(found @ mixing) if pre else found
+        return np.stack([coefficients_of(pre, last, relation, row, rows) for row in shares])
+    if not pre:
+        return _padded(last.weigh(relation, shares), rows)
+    made = mixed(pre, relation, shares, rows)
+    return np.asarray(_padded(last.weigh(made.relation, made.shares), len(made.mixing)) @ made.mixing)
 
 
-def mixing_of(
-    pre: Sequence[PreRule], relation: Relation | None, shares: Array, rows: int
-) -> tuple[Array, Relation | None]:
-    """The product of the pre-rules' mixings, shape (rows, rows), and the relation after them."""
-    total = np.eye(rows)
+def mixed(pre: Sequence[PreRule], relation: Relation | None, shares: Array, rows: int) -> Mixed:
+    """Run the pre-rules on a relation."""
+    made = Mixed(np.eye(rows), relation, shares)
     for step in pre:
-        mixing = np.eye(rows)
-        made = step.mix(relation, shares)
-        mixing[: len(made), : made.shape[1]] = made
-        if relation is not None:
-            relation = relation.mixed(mixing)
-        total = mixing @ total
-    return total, relation
+        n, size = len(made.shares), len(made.mixing)
+        mixing = step.mix(made.relation, made.shares)
+        full = np.zeros((len(mixing) + size - n, size))
+        full[: len(mixing), : mixing.shape[1]] = mixing
+        full[len(mixing) :, n:] = np.eye(size - n)
+        after = None if made.relation is None else made.relation.mixed(full)
+        made = Mixed(full @ made.mixing, after, step.carry(mixing, made.shares))
+    return made
 
 
 def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
@@ -152,8 +182,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
             continue
         if not len(rest):
             continue
-        if linear:
-            assert isinstance(last, WeightRule)
+        if isinstance(last, WeightRule):
             assert relation is not None
             assert outcome.coefficients is not None
             without = coefficients_of(

@@ -304,7 +304,8 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
         }
         return case | {name: extra[name]() for name in tested.needs}
 
-    return st.composite(drawn)()
+    composite: Callable[[Any], Callable[[], Any]] = st.composite
+    return composite(drawn)()
 
 
 def _plain(case: Case) -> Case:

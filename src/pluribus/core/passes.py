@@ -216,12 +216,12 @@ def coordinatewise(
     rule_for
         Gives the tile rule for the contributors (positions in ``active.rows``) that hold a tensor.
     mixing
-        Shape (n, m): the rule sees M X instead of X, made tile by tile. Rows are rescaled to sum one for counters.
+        Shape (k, m): the rule sees M X instead of X, made tile by tile. Rows are rescaled to sum one for counters.
     """
     result = active.data.allocate()
     n = len(active.rows)
     everyone = tuple(range(n))
-    whole = rule_for(everyone)
+    whole = rule_for(everyone if mixing is None else tuple(range(len(mixing))))
     kernel = kernels.select(active.values)
     for discrete in (False, True):
 
@@ -282,29 +282,45 @@ def squared_distances_to(active: Active, arrays: Sequence[Array]) -> Array:
     return total
 
 
-def rank_shares(active: Active, shares_of: Callable[[int], Array]) -> Array:
-    """Mean over coordinates of what each contributor's rank counts for, shape (n,), summing to one.
+def coordinate_shares(
+    active: Active, tile_shares: Callable[[Array], Array | None], mixing: Array | None = None
+) -> Array:
+    """Mean over coordinates of what each contributor's value counts for, shape (n,); NaN where that means nothing.
 
-    ``shares_of(n)`` gives the share of rank 0, 1, ... of n. Contributors that tie share alike.
+    Parameters
+    ----------
+    active
+        The rows.
+    tile_shares
+        Gives the shares of the values of a tile, shape (n, T).
+    mixing
+        Shape (k, m) if the rule saw M X; what a mixture counts for goes to what it was made of.
     """
     n = len(active.rows)
-    total, count = np.zeros(n), 0
 
     def part(block: Block) -> tuple[Array, int]:
         present = active.data.present(block.tensor, active.rows)
-        tile = np.stack(active.data.views(block, [active.rows[k] for k in present], active.cleaned))
+        rows = [active.rows[k] for k in present] if mixing is None else active.all_rows
+        tile = np.stack(active.data.views(block, rows, active.cleaned))
+        found = tile_shares(tile if mixing is None else mixing @ tile)
         shares = np.zeros(n)
-        shares[present] = _tied_shares(tile, shares_of(len(present))).sum(axis=1)
+        if found is None:
+            shares[:] = np.nan
+        elif mixing is None:
+            shares[present] = found.sum(axis=1)
+        else:
+            shares += found.sum(axis=1) @ mixing[:, :n]
         return shares, tile.shape[1]
 
+    total, count = np.zeros(n), 0
     for shares, coordinates in _map(active, 4096, False, part):
         total += shares
         count += coordinates
     return total / count if count else np.full(n, 1.0 / n)
 
 
-def _tied_shares(tile: Array, shares: Array) -> Array:
-    """For each column, each row's share by its rank; rows of equal value get the mean of theirs."""
+def tied_shares(tile: Array, shares: Array) -> Array:
+    """For each column of a tile, each row's share by its rank; rows of equal value get the mean of theirs."""
     order = np.argsort(tile, axis=0, kind="stable")
     values = np.take_along_axis(tile, order, axis=0)
     starts = np.ones(tile.shape, dtype=bool)

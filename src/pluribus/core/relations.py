@@ -42,10 +42,11 @@ class Norms:
         return Norms(self.squared_norms[keep], self.n - 1, self.extras, _picked(self.labels, keep))
 
     def mixed(self, mixing: Array) -> Norms:
-        """Norms of M X for a diagonal M (clipping): the only pre-rules that norms can follow."""
-        if np.any(mixing - np.diag(np.diag(mixing))):
-            raise ValueError("norms follow diagonal mixings only; read the Gram matrix")
-        return Norms(self.squared_norms * np.diag(mixing) ** 2, self.n, self.extras, self.labels)
+        """Norms of M X for an M with one entry a row (clipping, selection): all that norms can follow."""
+        if (np.count_nonzero(mixing, axis=1) > 1).any():
+            raise ValueError("norms follow mixings with one entry a row only; read the Gram matrix")
+        squares = (mixing**2) @ self.squared_norms
+        return Norms(squares, len(mixing) - len(self.extras), self.extras, _made(self.labels, mixing))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class Gram:
         return np.maximum(values, 0.0)
 
     def mixed(self, mixing: Array) -> Gram:
-        """The relation of M X, for M of shape (m, m): G' = M G M', and D' likewise."""
+        """The relation of M X, for M of shape (m', m) that keeps the extra rows: G' = M G M', and D' likewise."""
         gram = mixing @ self.gram @ mixing.T
         if np.allclose(mixing.sum(axis=1), 1.0, rtol=0, atol=1e-12):
             product = mixing @ self.squared_distances @ mixing.T
@@ -116,7 +117,8 @@ class Gram:
             distances = product - 0.5 * (inner[:, None] + inner[None, :])
         else:
             distances = gram_distances(gram)
-        return Gram(_symmetric(gram), _clean(distances), self.n, self.extras, self.labels)
+        n = len(mixing) - len(self.extras)
+        return Gram(_symmetric(gram), _clean(distances), n, self.extras, _made(self.labels, mixing))
 
     def without(self, position: int) -> Gram:
         """The relation of all rows but one contribution."""
@@ -161,6 +163,11 @@ def _symmetric(matrix: Array) -> Array:
 
 def _all_but(size: int, position: int) -> Array:
     return np.delete(np.arange(size), position)
+
+
+def _made(labels: tuple[str, ...], mixing: Array) -> tuple[str, ...]:
+    """Labels stay while the number of rows does."""
+    return labels if len(mixing) == len(labels) else ()
 
 
 def _picked(labels: tuple[str, ...], keep: Array) -> tuple[Any, ...]:

@@ -69,7 +69,8 @@ class Aggregate:
         """What each contributor counted for, shape (n,) or (k, n).
 
         For a linear rule its coefficient in the result (the sum is below one when a rule shrinks). For a rule of
-        coordinates its mean share over the coordinates, which takes a pass over the data.
+        coordinates its mean share over the coordinates, which takes a pass over the data; NaN where neither means
+        anything.
         """
         if self._outcome is None:
             return self.given
@@ -78,16 +79,18 @@ class Aggregate:
         if self._outcome.coefficients is not None:
             full[..., rows] = self._outcome.coefficients[..., : len(rows)]
         else:
-            full[rows] = self._coordinate_shares()
+            full[rows] = self._shares_counted(self._outcome)
         return full
 
-    def _coordinate_shares(self) -> Array:
+    def _shares_counted(self, outcome: Outcome) -> Array:
         from pluribus.core.rule import CoordinateRule, steps
 
+        if outcome.counted is not None:
+            return outcome.counted
         last = steps(self.rule)[1]
-        assert isinstance(last, CoordinateRule)
-        assert self._outcome is not None
-        return passes.rank_shares(self._outcome.active, last.rank_shares)
+        if not isinstance(last, CoordinateRule):
+            return np.full(len(outcome.active.rows), np.nan)
+        return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
 
     @cached_property
     def relation(self) -> Gram | Norms | None:

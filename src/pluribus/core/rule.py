@@ -1,18 +1,20 @@
 """Rules: a choice of how to relate, how to weigh and how to combine.
 
-A rule is one of three kinds, each small algebra that never sees a whole contribution:
+Most rules are one of three kinds, each small algebra that never sees a whole contribution:
 
 * `WeightRule`: weights from a relation, then a weighted mean (Krum, geometric median, ...);
 * `CoordinateRule`: something done at each coordinate alone (median, trimmed mean, ...);
 * `PreRule`: contributions made from contributions, X' = M X, ahead of another rule (clipping, NNM, ...).
 
-`chain` puts pre-rules ahead of a rule. How a rule is run is in `pluribus.core.execution`.
+`chain` puts pre-rules ahead of a rule; a `CompositeRule` is made of rules in some other way.
+How a rule is run is in `pluribus.core.execution`.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -20,12 +22,16 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.passes import TileRule
+from pluribus.core.passes import Active, TileRule, tied_shares
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 
 if TYPE_CHECKING:
+    from pluribus.core.execution import Outcome
     from pluribus.core.fold import Fold
     from pluribus.core.result import Aggregate
+
+
+Execute = Callable[["Rule", Active, Array], "Outcome"]
 
 
 @dataclass(frozen=True)
@@ -155,11 +161,23 @@ class CoordinateRule(Rule):
 
     @abstractmethod
     def tile_rule(self, weights: Array) -> TileRule:
-        """A function ``(kernel, views, out) -> finite`` that combines one tile, for given weights of sum one, shape (n,)."""
+        """A function ``(kernel, views, out) -> finite`` for one tile, under given weights of sum one, shape (n,)."""
+
+    def tile_shares(self, tile: Array) -> Array | None:
+        """What each value of a tile, shape (n, T), counts for at its coordinate; None where that means nothing."""
+        return None
+
+
+class RankRule(CoordinateRule):
+    """A rule that works on the sorted values at each coordinate."""
 
     @abstractmethod
     def rank_shares(self, n: int) -> Array:
         """What rank 0, 1, ... of n unweighted contributors counts for, shape (n,), of sum one."""
+
+    def tile_shares(self, tile: Array) -> Array:
+        """The shares of the values' ranks; values that tie share alike."""
+        return tied_shares(tile, self.rank_shares(len(tile)))
 
 
 class PreRule(Rule):
@@ -167,7 +185,23 @@ class PreRule(Rule):
 
     @abstractmethod
     def mix(self, relation: Relation | None, weights: Array) -> Array:
-        """M of shape (n, m): contribution i becomes ``sum_j M_ij x_j``."""
+        """M of shape (k, m): new contribution i is ``sum_j M_ij x_j``. Most pre-rules keep their number, k = n."""
+
+    def carry(self, mixing: Array, weights: Array) -> Array:
+        """Weights of the new contributions, shape (k,), from M and the old ones: the old ones, where k = n."""
+        return weights
+
+    def leaves(self, n: int) -> int:
+        """How many contributions it makes of n."""
+        return n
+
+
+class CompositeRule(Rule):
+    """A rule made of other rules that is neither weights, nor coordinates, nor a chain of these."""
+
+    @abstractmethod
+    def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
+        """Run: ``execute(rule, active, shares)`` runs a part of it. ``shares`` are weights of sum one, shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -189,16 +223,28 @@ class Chain(Rule):
     @property
     def least(self) -> int:
         """The most that a step needs."""
-        return max(step.least for step in self.steps)
+        return next(n for n in itertools.count(1) if self._complaint(n) is None)
 
     def tolerates(self, n: int) -> int:
-        """What the last rule withstands."""
+        """What the last rule withstands of what the pre-rules leave."""
+        for step in self.steps[:-1]:
+            n = step.leaves(n) if isinstance(step, PreRule) else n
         return self.steps[-1].tolerates(n)
 
     def check(self, n: int) -> None:
-        """Check each step."""
+        """Check each step on what the one before it leaves."""
+        complaint = self._complaint(n)
+        if complaint is not None:
+            raise complaint
+
+    def _complaint(self, n: int) -> RuleError | None:
         for step in self.steps:
-            step.check(n)
+            try:
+                step.check(n)
+            except RuleError as error:
+                return error
+            n = step.leaves(n) if isinstance(step, PreRule) else n
+        return None
 
     def __str__(self) -> str:
         return f"chain({', '.join(map(str, self.steps))})"
@@ -224,15 +270,20 @@ def chain(*rules: Rule) -> Chain:
     return Chain(tuple(flat))
 
 
-def steps(rule: Rule) -> tuple[tuple[PreRule, ...], WeightRule | CoordinateRule]:
+Last = WeightRule | CoordinateRule | CompositeRule
+
+
+def steps(rule: Rule) -> tuple[tuple[PreRule, ...], Last]:
     """The pre-rules of a rule and what follows them; the mean after pre-rules alone."""
     parts: Sequence[Rule] = rule.steps if isinstance(rule, Chain) else (rule,)
     pre = tuple(p for p in parts if isinstance(p, PreRule))
     last = parts[-1]
     if isinstance(last, PreRule):
         return pre, _GivenWeights()
-    if not isinstance(last, (WeightRule, CoordinateRule)):
-        raise RuleError(f"{last} is neither a WeightRule, a CoordinateRule nor a PreRule")
+    if not isinstance(last, Last):
+        raise RuleError(f"{last} is neither a WeightRule, a CoordinateRule, a PreRule nor a CompositeRule")
+    if pre and isinstance(last, CompositeRule):
+        raise RuleError(f"{last} is made of rules; put {pre[0]} inside of it, ahead of one of them")
     return pre, last
 
 

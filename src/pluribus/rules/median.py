@@ -9,13 +9,13 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule
-from pluribus.core.rule import CoordinateRule, register
+from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
 
 
 @register
 @dataclass(frozen=True)
-class Median(CoordinateRule):
+class Median(RankRule):
     """Coordinate-wise median; the mean of the two middle values of an even number.
 
     With unequal weights the weighted median: the value at which half the weight lies on either side, and the mean of

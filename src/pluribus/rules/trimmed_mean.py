@@ -10,13 +10,13 @@ from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule
-from pluribus.core.rule import CoordinateRule, register, whole_number
+from pluribus.core.rule import RankRule, register, whole_number
 from pluribus.core.weights import uniform
 
 
 @register
 @dataclass(frozen=True)
-class TrimmedMean(CoordinateRule):
+class TrimmedMean(RankRule):
     """Coordinate-wise mean without the f largest and the f smallest values.
 
     With unequal weights the share f/n of the weight is trimmed at either end (a contributor may be trimmed in part),

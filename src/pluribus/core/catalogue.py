@@ -1,0 +1,86 @@
+"""Every named method that is built, read from the code itself."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pluribus.core.errors import RuleError
+from pluribus.core.rule import Rule, get, registered
+
+# Rooms that register methods by name: the room, the module that knows them, and its `registered() -> {name: class}`.
+# They are named here and imported when asked for, because the core knows no room.
+REGISTRIES = (("rules", "pluribus.rules"), ("federated", "pluribus.federated.server"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method: its numbers in the catalogue (none if it is not there), name, room and place in the code."""
+
+    numbers: tuple[int, ...]
+    name: str
+    room: str
+    where: str
+    status: str = "built"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {**asdict(self), "numbers": list(self.numbers)}
+
+
+def entries() -> list[Entry]:
+    """All methods: those with numbers by number, then the others by room and name."""
+    found = [
+        Entry(tuple(getattr(cls, "numbers", ())), name, room, f"{cls.__module__}.{cls.__qualname__}")
+        for room, module in REGISTRIES
+        for name, cls in importlib.import_module(module).registered().items()
+    ]
+    return sorted(found, key=lambda e: (not e.numbers, e.numbers, e.room, e.name))
+
+
+def rules_named(texts: Iterable[str]) -> dict[str, Rule]:
+    """Rules by name, with the parameters under which their laws are checked, or by place: ``module:NAME``.
+
+    What stands at a place is a rule, or a class or function that gives one without arguments. The current folder is
+    looked at first, as Python does for scripts. Without texts, all named rules.
+
+    Raises
+    ------
+    RuleError
+        No such rule, module or name.
+    """
+    importlib.import_module("pluribus.rules")
+    known = registered()
+    texts = list(texts)
+    if not texts:
+        return {name: cls(**dict(cls.example)) for name, cls in known.items()}
+    return {text: _at(text) if ":" in text else get(text, **_example(text)) for text in texts}
+
+
+def _example(name: str) -> dict[str, Any]:
+    cls = registered().get(name.strip().lower().replace("-", "_"))
+    return dict(cls.example) if cls else {}
+
+
+def _at(place: str) -> Rule:
+    import sys
+
+    module, _, name = place.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise RuleError(f"{place}: the module cannot be imported: {error}") from None
+    except AttributeError:
+        raise RuleError(f"{place}: the module has no {name!r}") from None
+    if not isinstance(found, Rule) and callable(found):
+        try:
+            found = found()
+        except TypeError as error:
+            raise RuleError(f"{place}: cannot be called without arguments ({error}); give an instance") from None
+    if not isinstance(found, Rule):
+        raise RuleError(f"{place} is a {type(found).__name__}; expected a pluribus.Rule")
+    return found
