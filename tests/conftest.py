@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# No deadline: on a busy machine a first import alone can take longer. Derandomised: a failure comes again.
+settings.register_profile("pluribus", deadline=None, derandomize=True, database=None)
+settings.load_profile("pluribus")
 
 
 @pytest.fixture

@@ -304,8 +304,7 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
         }
         return case | {name: extra[name]() for name in tested.needs}
 
-    composite: Callable[[Any], Callable[[], Any]] = st.composite
-    return composite(drawn)()
+    return st.composite(drawn)()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _plain(case: Case) -> Case:
@@ -314,7 +313,7 @@ def _plain(case: Case) -> Case:
 
 # --- what is known of the named rules -------------------------------------------------------------------------------
 
-STORE = Path(__file__).with_name("counterexamples.json")
+STORE = Path(__file__).with_name("counterexamples")
 
 
 def example_rules() -> dict[str, Rule]:
@@ -325,16 +324,18 @@ def example_rules() -> dict[str, Rule]:
 
 def stored() -> dict[str, dict[str, Any]]:
     """Known counterexamples: ``{rule: {law: {"case": ..., "message": ...}}}``."""
-    found: dict[str, dict[str, Any]] = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
-    return found
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(STORE.glob("*.json"))}
 
 
-def store(verdicts: Mapping[str, Mapping[str, Verdict]], path: Path = STORE) -> None:
-    """Write the counterexamples of verdicts, by rule and law."""
+def store(verdicts: Mapping[str, Mapping[str, Verdict]], folder: Path = STORE) -> None:
+    """Write the counterexamples of verdicts, a file a rule; what was there for that rule and those laws goes."""
     from pluribus.core.files import write_text
 
-    table = {
-        name: {v.law: {"case": v.counterexample, "message": v.message} for v in found.values() if not v.holds}
-        for name, found in sorted(verdicts.items())
-    }
-    write_text(path, json.dumps(table, indent=1) + "\n")
+    for name, found in verdicts.items():
+        path = folder / f"{name}.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        kept = {law: entry for law, entry in known.items() if law not in found}
+        broken = {v.law: {"case": v.counterexample, "message": v.message} for v in found.values() if not v.holds}
+        table = kept | broken
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps({law: table[law] for law in LAWS if law in table}, indent=1) + "\n")
