@@ -304,7 +304,8 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
         }
         return case | {name: extra[name]() for name in tested.needs}
 
-    return st.composite(drawn)()  # type: ignore[no-untyped-call, unused-ignore]
+    build: Any = st.composite(drawn)
+    return build()
 
 
 def _plain(case: Case) -> Case:

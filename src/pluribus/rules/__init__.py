@@ -1,28 +1,16 @@
 """Named rules for vectors and trees, one file a rule, each a preset of relate, weigh, combine."""
 
 from pluribus.core.rule import Chain, Rule, chain, get, registered
-from pluribus.rules.centered_clipping import CenteredClipping
-from pluribus.rules.clip import Clip
-from pluribus.rules.geometric_median import GeometricMedian
-from pluribus.rules.krum import Krum, MultiKrum
+from pluribus.rules import composers, coordinates, gradients, models, robust, spaces
+from pluribus.rules.composers import *  # noqa: F403
+from pluribus.rules.coordinates import *  # noqa: F403
+from pluribus.rules.gradients import *  # noqa: F403
 from pluribus.rules.mean import Mean
-from pluribus.rules.median import Median
-from pluribus.rules.nnm import NNM
-from pluribus.rules.trimmed_mean import TrimmedMean
+from pluribus.rules.models import *  # noqa: F403
+from pluribus.rules.robust import *  # noqa: F403
+from pluribus.rules.spaces import *  # noqa: F403
 
-__all__ = [
-    "NNM",
-    "CenteredClipping",
-    "Chain",
-    "Clip",
-    "GeometricMedian",
-    "Krum",
-    "Mean",
-    "Median",
-    "MultiKrum",
-    "Rule",
-    "TrimmedMean",
-    "chain",
-    "get",
-    "registered",
-]
+_families = (composers, coordinates, gradients, models, robust, spaces)
+
+__all__ = ["Chain", "Mean", "Rule", "chain", "get", "registered"]
+__all__ += [name for family in _families for name in family.__all__]

@@ -1,0 +1,3 @@
+"""Rules made of rules: mixtures, groups of tensors, splits of coordinates."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Rules for the conflicting gradients of several objectives."""
+
+__all__: list[str] = []

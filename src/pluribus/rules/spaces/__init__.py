@@ -1,0 +1,3 @@
+"""Rules in spaces that are not flat: spheres, simplices, positive definite matrices, distributions, rankings."""
+
+__all__: list[str] = []
