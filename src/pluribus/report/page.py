@@ -1,0 +1,186 @@
+"""The page of a run: what ran, how well each rule did, and who counted for how much under each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .bars import bar_chart, stacked_bars
+from .counted import who_counted
+from .data import RuleReport, RunReport
+from .figure import Figure
+from .findings import findings, mean_weights
+from .heat import heat_map, relation_map
+from .layout import fill
+from .lines import Series, line_chart, series_class
+from .scales import FloatArray
+from .summary import rule_mark, summary_table
+from .text import MISSING, fixed, percent
+
+
+def render(report: RunReport) -> str:
+    """The whole page of ``report`` as one HTML text: no link to anything outside, the same bytes for the same data."""
+    return fill(
+        "run.html",
+        report=report,
+        facts=_facts(report),
+        findings=findings(report),
+        summary=summary_table(report),
+        curves=_curves(report),
+        rules=[_rule(report, i, rule) for i, rule in enumerate(report.rules)],
+        counted=who_counted(report),
+        labels=_labels(report),
+        config=list(_flat(report.config)),
+    )
+
+
+def _facts(report: RunReport) -> list[tuple[str, str]]:
+    seeds = max((r.accuracy.shape[0] for r in report.rules), default=0)
+    facts = [
+        (str(len(report.clients)), "clients" if len(report.clients) != 1 else "client"),
+        (str(report.rounds), "rounds" if report.rounds != 1 else "round"),
+        (str(len(report.rules)), "rules" if len(report.rules) != 1 else "rule"),
+        (str(seeds), "seeds" if seeds != 1 else "seed"),
+    ]
+    if report.attackers:
+        facts.append((str(len(report.attackers)), "attackers" if len(report.attackers) != 1 else "attacker"))
+    return facts
+
+
+def _curves(report: RunReport) -> Figure:
+    series = []
+    for rule in report.rules:
+        mean, low, high = _over_seeds(rule.accuracy)
+        banded = rule.accuracy.shape[0] > 1
+        series.append(Series(rule.label, mean, low if banded else None, high if banded else None))
+    return line_chart(
+        series,
+        _round_names(report),
+        key="curves",
+        title="Accuracy over rounds",
+        y_label="accuracy, %",
+        show=_short_percent,
+        floor=0.0,
+        band_note="The line is the mean over seeds, the band goes from the lowest seed to the highest.",
+    )
+
+
+def _short_percent(value: float) -> str:
+    text = percent(value)
+    return text.removesuffix(".0")
+
+
+def _over_seeds(accuracy: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean, lowest and highest over the seeds that have a value; NaN where none has."""
+    there = ~np.isnan(accuracy)
+    some = there.any(axis=0)
+    count = np.maximum(there.sum(axis=0), 1)
+    mean = np.where(there, accuracy, 0.0).sum(axis=0) / count
+    low = np.where(there, accuracy, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(there, accuracy, -np.inf).max(axis=0, initial=-np.inf)
+    return np.where(some, mean, np.nan), np.where(some, low, np.nan), np.where(some, high, np.nan)
+
+
+def _round_names(report: RunReport) -> list[str]:
+    return [str(i) for i in range(1, report.rounds + 1)]
+
+
+def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
+    """One rule's section: weights client x round, what it saw in the last round, mean weights."""
+    key = f"rule{index}"
+    weights = relation = bars = None
+    means = mean_weights(rule)
+    share = 1 / len(report.clients) if report.clients else math.nan
+    show = _weights_shown(len(report.clients))
+    if rule.weights is not None:
+        weights = heat_map(
+            rule.weights,
+            report.clients,
+            _round_names(report),
+            key=f"{key}w",
+            title=f"Weight of each client in each round under {rule.label}",
+            quantity="weight",
+            row_label="client",
+            column_label="round",
+            marked=report.attackers,
+            absent="did not take part",
+            show=show,
+        )
+    if rule.relation is not None:
+        attackers = {report.clients[i] for i in report.attackers}
+        relation = relation_map(
+            rule.relation.values,
+            rule.relation.labels,
+            rule.relation.kind,
+            key=f"{key}r",
+            title=f"{rule.relation.kind.capitalize()}s of the last round under {rule.label}",
+            marked=[i for i, name in enumerate(rule.relation.labels) if name in attackers],
+        )
+    if means is not None:
+        bars = bar_chart(
+            report.clients,
+            means,
+            key=f"{key}b",
+            title=f"Mean weight of each client under {rule.label}",
+            quantity="mean weight",
+            landmark=share,
+            marked=report.attackers,
+            show=show,
+        )
+    return {
+        "label": rule.label,
+        "name": rule.name,
+        "id": key,
+        "mark": rule_mark(index),
+        "colour": series_class(index),
+        "explanation": rule.explanation,
+        "weights": weights,
+        "relation": relation,
+        "bars": bars,
+        "equal_share": show(share),
+    }
+
+
+def _weights_shown(clients: int) -> Callable[[float], str]:
+    """Weights with so many decimals that an equal share has three digits."""
+    digits = 3 + max(0, math.ceil(math.log10(max(clients, 1))) - 1)
+    return lambda value: fixed(value, digits)
+
+
+def _labels(report: RunReport) -> Figure | None:
+    if report.label_counts is None or not report.clients:
+        return None
+    return stacked_bars(
+        report.clients,
+        report.label_counts,
+        report.class_labels,
+        key="labels",
+        title="Samples of each class that each client has",
+        marked=report.attackers,
+    )
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted name, value as in TOML) of every leaf, in the order given."""
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", _value(value)
+
+
+def _value(value: Any) -> str:
+    if value is None or (isinstance(value, Mapping) and not value):
+        return MISSING
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, np.generic):
+        return _value(value.item())
+    if isinstance(value, np.ndarray):
+        return _value(value.tolist())
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(v) for v in value) if value else MISSING
+    return str(value)
