@@ -292,7 +292,7 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
             x += 0.01 * np.random.default_rng(draw(st.integers(0, 99))).standard_normal((n, d))
         case: Case = {"x": x.astype(dtype)}
         case["weights"] = np.array(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)), dtype=float)
-        extra = {
+        extra: dict[str, Callable[[], Any]] = {
             "order": lambda: np.array(draw(st.permutations(range(n)))),
             "extra": lambda: np.array(draw(st.lists(st.sampled_from([0.0, 1e6, np.nan]), min_size=d, max_size=d))),
             "shift": lambda: np.array(draw(st.lists(st.integers(-100, 100), min_size=d, max_size=d)), dtype=float),

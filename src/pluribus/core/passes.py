@@ -8,6 +8,7 @@ blocks, so its blocks are fixed (`GRAM_ITEMS`), each is computed by one BLAS thr
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from pluribus.core.kernels import plain
 from pluribus.engines import local
 
 GRAM_ITEMS = 1 << 15
+STRAIGHT = ("float32", "float64")  # results that kernels write in place
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 TileRule = Callable[[Any, Sequence[Array], Array], bool]  # (kernel, views, out) -> finite
@@ -175,9 +177,12 @@ def weighted_sums(active: Active, coefficients: Array) -> list[list[Array]]:
             for row, result in zip(coefficients, results, strict=True):
                 places, shares = _shares(active, block.tensor, row, discrete)
                 views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
-                out = np.zeros((block.stop - block.start) * spec.dtype.per_item)
-                finite &= not views or kernel.weighted_sum(views, shares, out)
-                _write(result, active, block, out)
+                straight = spec.dtype.name in STRAIGHT
+                size = (block.stop - block.start) * spec.dtype.per_item
+                out = _stored(result, block) if straight else _room(size)
+                finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
+                if not straight:
+                    _write(result, active, block, out)
             return finite
 
         _run(active, kernels.tile_size(len(active.all_rows), 8), discrete, combine)
@@ -236,10 +241,10 @@ def coordinatewise(
                 raw = active.data.views(block, active.all_rows, active.cleaned)
                 views, finite = _mixed(kernel, raw, _unit_rows(mixing) if discrete else mixing)
             spec = active.data.specs[block.tensor]
-            if spec.dtype.name in ("float32", "float64"):
+            if spec.dtype.name in STRAIGHT:
                 finite &= rule(kernel, views, _stored(result, block))
             else:
-                out = np.empty(len(views[0]))
+                out = _room(len(views[0]))
                 finite &= rule(kernel, views, out)
                 _write(result, active, block, out)
             return finite
@@ -383,6 +388,28 @@ def _all_there(active: Active, what: str) -> None:
         raise ContributionError(
             f"a rule that reads {what} needs every tensor of every contributor; some are absent in {lacking}"
         )
+
+
+class _Memory(threading.local):
+    buffer = np.empty(0)
+
+
+_memory = _Memory()
+
+
+def _room(size: int) -> Array:
+    """Uninitialised float64 memory of this thread's own, good until it is asked for again.
+
+    Fresh memory for each tile would come from the system and be touched for the first time, every time.
+    """
+    if len(_memory.buffer) < size:
+        _memory.buffer = np.empty(size)
+    return _memory.buffer[:size]
+
+
+def _zero(out: Array) -> bool:
+    out[...] = 0.0
+    return True
 
 
 def _stored(result: Sequence[Array], block: Block) -> Array:

@@ -47,6 +47,11 @@ def test_weighted_sum(tile, kind, dtype):
             unknown = np.isnan(a)  # infinities of both signs, from finite values: a NaN's bits are the processor's
             assert np.array_equal(unknown, np.isnan(b))
             assert np.array_equal(bits(a)[~unknown], bits(b)[~unknown]), n
+            c, d = np.empty(size, np.float32), np.empty(size, np.float32)
+            with np.errstate(over="ignore"):
+                assert plain.weighted_sum(views, weights, c)
+                assert compiled.weighted_sum(views, weights, d)
+            assert np.array_equal(bits(c)[~unknown], bits(d)[~unknown]), n
 
 
 def test_no_fused_multiply_add():

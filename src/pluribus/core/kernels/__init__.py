@@ -42,8 +42,8 @@ class Kernels(Protocol):
     def ranks(self, views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[Floats]) -> bool:
         """One order statistic an output."""
 
-    def weighted_sum(self, views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.float64]) -> bool:
-        """Sum of weights[i] * views[i] in float64."""
+    def weighted_sum(self, views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:
+        """Sum of weights[i] * views[i] in float64, rounded once."""
 
     def gram(self, views: Sequence[Floats]) -> NDArray[np.float64]:
         """Inner products of the views."""

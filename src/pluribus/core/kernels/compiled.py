@@ -80,18 +80,19 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
     return bool(largest < infinity)
 
 
-def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.float64]) -> bool:
+def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:
     """Write ``sum_i weights[i] * views[i]`` in float64; see `plain.weighted_sum`."""
     used, scales, common = weigh(views, weights, out)
     if not used:
         out[:] = 0.0
         return True
     addresses, _alive = _addresses(used)
-    target = out if out.flags.carray else np.empty(out.size)
+    target = out if out.flags.carray else np.empty(out.size, out.dtype)
+    (sums,) = scratch((1, _SUM_PIECE, FLOAT64))
     integer, mask, infinity = _BITS[8]
     sample = np.empty(0, used[0].dtype)
     largest = _weighted_sum(
-        addresses, (np.array(scales), common), target, (target.view(integer), integer(mask)), sample
+        addresses, (np.array(scales), common), target, (sums[0], sums[0].view(integer), integer(mask)), sample
     )
     if target is not out:
         np.copyto(out, target)
@@ -274,14 +275,14 @@ def _ranks(addresses: Any, network: Any, outs: Any, work: Any) -> Any:
 
 
 @_jit
-def _weighted_sum(addresses: Any, scaling: Any, out: Any, written: Any, sample: Any) -> Any:
-    """Add four views in one pass over the sums; return the largest magnitude written, as bits."""
-    (weights, common), (bits, mask) = scaling, written
+def _weighted_sum(addresses: Any, scaling: Any, out: Any, work: Any, sample: Any) -> Any:
+    """Add four views in one pass over the sums; return the largest magnitude of a sum, as bits."""
+    (weights, common), (sums, bits, mask) = scaling, work
     largest, n = np.bitwise_xor(mask, mask), addresses.size
     for start in range(0, out.size, _SUM_PIECE):
         width = min(_SUM_PIECE, out.size - start)
         skip = np.uint64(start * sample.itemsize)
-        total = out[start : start + width]
+        total = sums[:width]
         total[:] = 0.0
         i = 0
         while i + 4 <= n:
@@ -304,6 +305,8 @@ def _weighted_sum(addresses: Any, scaling: Any, out: Any, written: Any, sample: 
         v = weights[0] if common else 1.0
         for k in range(width):
             total[k] = v * total[k] + 0.0
-        written_here = bits[start : start + width]
-        largest = _load(written_here, written_here, mask, largest)
+        for k in range(width):
+            largest = max(largest, bits[k] & mask)
+        for k in range(width):
+            out[start + k] = total[k]
     return largest

@@ -92,7 +92,7 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
     return True
 
 
-def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.float64]) -> bool:
+def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:
     """Write ``sum_i weights[i] * views[i]``, products and sums in float64 in the order of the contributors.
 
     A view of weight zero is not read.  Equal weights on float32 values scale the sum once (no float32 sum overflows
@@ -104,8 +104,8 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.fl
         The tile; never written.
     weights : (n,) finite numbers
         Of any sign.
-    out : array (T,), float64
-        Result; zero is +0.0.
+    out : array (T,), float32 or float64
+        Result, rounded once; zero is +0.0.
 
     Returns
     -------
@@ -119,10 +119,11 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.fl
         out[:] = 0.0
         return True
     length = min(size, _PIECE)
-    ((product,),) = scratch((1, length, FLOAT64))
+    ((product, sums),) = scratch((2, length, FLOAT64))
     with np.errstate(all="ignore"):
         for start in range(0, size, length or 1):
-            total = out[start : start + length]
+            place = out[start : start + length]
+            total = place if out.dtype == FLOAT64 else sums[: place.size]
             pieces = [view[start : start + length] for view in used]
             if common:
                 np.copyto(total, pieces[0])
@@ -137,6 +138,8 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.fl
             np.add(total, 0.0, out=total)
             if not _clean(total) and not all(map(_clean, pieces)):
                 return False
+            if total is not place:
+                np.copyto(place, total, casting="same_kind")
     return True
 
 

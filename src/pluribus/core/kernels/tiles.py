@@ -64,14 +64,14 @@ def check(views: Sequence[Floats], outs: Sequence[Floats] = ()) -> tuple[int, in
 
 
 def weigh(
-    views: Sequence[Floats], weights: ArrayLike, out: NDArray[np.float64]
+    views: Sequence[Floats], weights: ArrayLike, out: Floats
 ) -> tuple[list[Floats], list[float], bool]:
     """Return the views that have a weight, their weights, and whether their sum is scaled once by a common weight.
 
     Raises
     ------
     ContributionError
-        As `check`; ``out`` is not float64.
+        As `check`.
     WeightError
         Not one weight a view.
 
@@ -80,8 +80,6 @@ def weigh(
     scales = np.asarray(weights, np.float64)
     if scales.shape != (n,):
         raise WeightError(f"{n} contributors need {n} weights, not an array of shape {scales.shape}")
-    if out.dtype != FLOAT64:
-        raise ContributionError(f"a weighted sum is written into float64, not {out.dtype}")
     used = [view for view, scale in zip(views, scales, strict=True) if scale != 0.0]
     nonzero: list[float] = scales[scales != 0.0].tolist()
     return used, nonzero, dtype == FLOAT32 and len(set(nonzero)) == 1
