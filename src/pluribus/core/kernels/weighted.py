@@ -40,8 +40,17 @@ def weighted_middle(views: Sequence[Array], weights: Array, low: float, high: fl
     if not np.isfinite(tile).all():
         return False
     order = np.argsort(tile, axis=0, kind="stable")
-    values = np.take_along_axis(tile, order, axis=0).astype(np.float64)
-    ends = np.cumsum(weights[order], axis=0)
+    covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], low, high, out)
+    return True
+
+
+def covered_mean(values: Array, weights: Array, low: float, high: float, out: Array) -> None:
+    """Mean of finite values in a given order between two levels of cumulative weight; see `weighted_middle`.
+
+    ``values`` and ``weights`` have shape (n, T), in the order in which the weight accumulates; ``out`` has T values.
+    """
+    values = values.astype(np.float64)
+    ends = np.cumsum(weights, axis=0)
     ends[-1] = 1.0
     starts = np.vstack([np.zeros(ends.shape[1]), ends[:-1]])
     if high - low <= _SLACK:
@@ -58,4 +67,3 @@ def weighted_middle(views: Sequence[Array], weights: Array, low: float, high: fl
     least = np.where(touched, values, np.inf).min(axis=0)
     most = np.where(touched, values, -np.inf).max(axis=0)
     out[...] = np.clip(mean, least, most) + 0.0
-    return True

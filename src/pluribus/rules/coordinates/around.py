@@ -1,0 +1,99 @@
+"""The mean of the values nearest to a centre, at each coordinate: shared by Meamed, Phocas and Bulyan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import RuleError
+from pluribus.core.kernels import plain
+from pluribus.core.kernels.weighted import covered_mean
+from pluribus.core.weights import uniform
+
+_CACHE = 1 << 20  # bytes of the sorted rows of one piece: they stay in the second-level cache
+
+
+def mean_around(
+    views: Sequence[Array], weights: Array, centre: Array, keep: int, out: Array, *, kernel: Any = plain
+) -> bool:
+    """Mean of the ``keep`` values nearest to ``centre`` at each coordinate; of two as near, the smaller.
+
+    With unequal weights the share ``keep / n`` of the weight that lies nearest is averaged (a contributor may be kept
+    in part), so ``keep`` counts contributors of mean weight.
+
+    Parameters
+    ----------
+    views
+        n one-dimensional arrays of T values, of one dtype (float32 or float64); never written.
+    weights
+        n positive weights of sum one.
+    centre
+        T numbers.
+    keep
+        How many values are averaged, 1 to n.
+    out
+        T numbers, float32 or float64, written.
+    kernel
+        Whose sorting is used (`pluribus.core.kernels`).
+
+    Returns
+    -------
+    bool
+        Whether all values were finite; if False, what ``out`` holds is unspecified.
+
+    Notes
+    -----
+    The nearest values are a window of the sorted ones. The window may move from rank i to i + 1 while x_(i) is farther
+    off than x_(i + keep), which is then taken in its stead: n - keep choices after sorting, and no second sorting.
+    """
+    n = len(views)
+    if not 1 <= keep <= n:
+        raise RuleError(f"keep must lie in 1..n = {n}, the number of contributors, not {keep}")
+    if not uniform(weights):
+        return _by_weight(views, weights, centre, keep / n, out)
+    size, dtype = len(views[0]), views[0].dtype
+    length = max(_CACHE // (n * dtype.itemsize), 1 << 11)
+    room = np.empty((n, min(size, length)), dtype)
+    for start in range(0, size, length):
+        piece = slice(start, start + length)
+        rows = list(room[:, : len(out[piece])])
+        if not kernel.ranks([view[piece] for view in views], range(n), rows):
+            return False
+        window_mean(rows, centre[piece], keep, out[piece], kernel)
+    return True
+
+
+def window_mean(rows: list[Array], centre: Array, keep: int, out: Array, kernel: Any = plain) -> None:
+    """`mean_around` for values sorted along the first axis, n arrays (T,), which it overwrites."""
+    half, stopped = np.empty(len(centre)), np.zeros(len(centre), dtype=bool)
+    for i in range(len(rows) - keep):
+        # Halved before they are added, so that no sum overflows.
+        np.multiply(rows[i], 0.5, out=half)
+        half += rows[i + keep] * 0.5
+        stopped |= half >= centre
+        # x_(i) and x_(i + keep) take turns in one slot of the window; where it has stopped, who is there stays.
+        np.copyto(rows[i + keep], rows[i], where=stopped)
+    kernel.middle(rows[len(rows) - keep :], 0, keep, out)
+
+
+def _by_weight(views: Sequence[Array], weights: Array, centre: Array, share: float, out: Array) -> bool:
+    tile = np.stack(views)
+    if not np.isfinite(tile).all():
+        return False
+    order = np.argsort(tile, axis=0, kind="stable")
+    gaps = np.abs(np.take_along_axis(tile, order, axis=0) - centre)
+    order = np.take_along_axis(order, np.argsort(gaps, axis=0, kind="stable"), axis=0)
+    covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], 0.0, share, out)
+    return True
+
+
+def around_shares(tile: Array, centre: Array, keep: int) -> Array:
+    """What each value of a tile, shape (n, T), counts for among the ``keep`` nearest; values that tie share alike."""
+    from pluribus.core.passes import tied_shares
+
+    shares = np.zeros(len(tile))
+    shares[:keep] = 1.0 / keep
+    return tied_shares(np.abs(tile - centre), shares)

@@ -1,0 +1,89 @@
+"""The mean around a centre against sorting by distance, coordinate by coordinate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pluribus.core import kernels
+from pluribus.core.errors import RuleError
+from pluribus.rules.coordinates.around import around_shares, mean_around
+
+KERNELS = [k for k in (kernels.plain, kernels._compiled()) if k is not None]
+
+
+def directly(x, centre, keep):
+    """The nearest first, the smaller first of two as near."""
+    result = []
+    for column, c in zip(x.T, centre, strict=True):
+        values = np.sort(column)
+        result.append(values[np.argsort(np.abs(values - c), kind="stable")[:keep]].mean())
+    return np.array(result)
+
+
+def uniform(n):
+    return np.full(n, 1 / n)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.NAME)
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 12])
+@pytest.mark.parametrize("kind", ["random", "grid", "outlier"])
+def test_every_window(rng, kernel, n, kind):
+    x = rng.normal(size=(n, 300))
+    centre = rng.normal(size=300)
+    if kind == "grid":  # many ties, and sums of halves without rounding
+        x, centre = np.round(2 * x), np.round(2 * centre)
+    if kind == "outlier":
+        x[0] *= 1e30
+    for keep in range(1, n + 1):
+        out = np.empty(300)
+        assert mean_around(list(x), uniform(n), centre, keep, out, kernel=kernel)
+        np.testing.assert_allclose(out, directly(x, centre, keep), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4, 7])
+def test_unequal_weights_keep_a_share(rng, keep):
+    x = np.round(2 * rng.normal(size=(7, 200)))
+    copies = np.array([1, 3, 1, 2, 1, 4, 2])
+    centre = np.round(2 * rng.normal(size=200))
+    # keep/7 of a total of 14 is 2 keep copies.
+    out = np.empty(200)
+    assert mean_around(list(x), copies / 14, centre, keep, out)
+    np.testing.assert_allclose(out, directly(np.repeat(x, copies, axis=0), centre, 2 * keep), rtol=1e-12)
+
+
+def test_a_long_tile_is_the_same_in_pieces(rng):
+    x = rng.normal(size=(9, 150_001)).astype(np.float32)
+    centre = np.median(x, axis=0).astype(np.float64)
+    outs = [np.empty(150_001, np.float32) for _ in KERNELS]
+    for kernel, out in zip(KERNELS, outs, strict=True):
+        assert mean_around(list(x), uniform(9), centre, 6, out, kernel=kernel)
+        assert out.tobytes() == outs[0].tobytes()
+    some = rng.integers(0, 150_001, 200)
+    np.testing.assert_allclose(outs[0][some], directly(x[:, some].astype(float), centre[some], 6), rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [uniform(3), np.array([0.5, 0.25, 0.25])])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_finite_is_told(weights, bad):
+    x = [np.zeros(4), np.ones(4), np.array([0, 1, bad, 3])]
+    assert not mean_around(x, weights, np.zeros(4), 2, np.empty(4))
+
+
+def test_huge_values_do_not_overflow():
+    x = [np.array([v]) for v in (-1.7e308, 1.6e308, 1.7e308)]
+    out = np.empty(1)
+    assert mean_around(x, uniform(3), np.array([1.6e308]), 2, out)
+    assert out[0] == pytest.approx(1.65e308)
+
+
+@pytest.mark.parametrize("keep", [0, 4])
+def test_keep_must_fit(keep):
+    with pytest.raises(RuleError, match=r"1\.\.n = 3"):
+        mean_around([np.zeros(2)] * 3, uniform(3), np.zeros(2), keep, np.empty(2))
+
+
+def test_shares_of_the_nearest():
+    tile = np.array([[0.0, 1.0], [1.0, 1.0], [9.0, -1.0]])
+    found = around_shares(tile, np.array([0.0, 0.0]), 2)
+    np.testing.assert_allclose(found, [[0.5, 1 / 3], [0.5, 1 / 3], [0.0, 1 / 3]])
