@@ -203,6 +203,16 @@ def test_attackers_are_flagged_in_drawing_and_table() -> None:
     assert figure.table.marked == {1}
 
 
+def test_where_names_do_not_fit_those_of_attackers_come_first() -> None:
+    root = checked(heat_map(np.ones((100, 2)), names(100), ["1", "2"], key="k", title="T", marked=(1, 50, 99)))
+    shown = [e for e in classes(root, "text", "end") if (e.text or "").startswith("n")]
+    assert {"n1", "n50", "n99"} <= {e.text for e in shown}
+    assert "n0" not in {e.text for e in shown}
+    heights = sorted(float(e.get("y", "")) for e in shown)
+    assert min(np.diff(heights)) >= 11.5
+    assert len(classes(root, "path", "flag")) == 4
+
+
 def test_a_hundred_by_a_thousand_stays_small_and_says_that_it_averages() -> None:
     rng = np.random.default_rng(0)
     values = np.where(rng.random((100, 1000)) < 0.5, rng.random((100, 1000)), np.nan)

@@ -30,7 +30,7 @@ def svgs(html: str) -> list[ET.Element]:
 
 def rows_of(html: str, table: str) -> list[list[str]]:
     """Texts of the cells of the body rows of a table class."""
-    body = re.search(rf'<table class="{table}">.*?<tbody>(.*?)</tbody>', html, flags=re.S)
+    body = re.search(rf'<table class="{table}"[^>]*>.*?<tbody>(.*?)</tbody>', html, flags=re.S)
     assert body
     rows = re.findall(r"<tr.*?>(.*?)</tr>", body[1], flags=re.S)
     cells = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, flags=re.S) for row in rows]
@@ -119,6 +119,14 @@ def percent_of_attackers(report: RunReport, rule: int) -> str:
     return f"{100 * attackers_share(report, report.rules[rule]):.1f}"
 
 
+def test_the_attackers_weight_of_the_summary_goes_before_that_of_the_first_seed() -> None:
+    report = make_run()
+    first = dataclasses.replace(report.rules[0], final={**report.rules[0].final, "attackers_weight": 0.123})
+    report = changed(report, rules=(first, *report.rules[1:]))
+    assert rows_of(render(report), "summary")[0][-1] == "12.3"
+    assert "held 12.3\u00a0% of the weight under FedAvg" in " ".join(findings(report))
+
+
 def test_who_counted_adds_up() -> None:
     report = make_run(attackers=(1,))
     html = render(report)
@@ -130,7 +138,18 @@ def test_who_counted_adds_up() -> None:
     assert sum(float(row[1]) for row in rows) == pytest.approx(100, abs=0.4)
     assert {row[3] for row in rows} == {"–"}
     assert rows[1][4] == "0.0"
-    assert "1 attacker together" in html
+    foot = re.findall(r"<tfoot>(.*?)</tfoot>", html, flags=re.S)[0]
+    assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", foot) == ["1 attacker together", *rows[1][1:]]
+
+
+def test_curves_are_over_the_seeds_that_were_measured() -> None:
+    accuracy = np.array([[0.2, np.nan, np.nan], [0.4, 0.5, np.nan]])
+    rule = RuleReport("r", "R", accuracy)
+    html = render(RunReport("t", "", {}, 3, (rule,), ("a",)))
+    assert rows_of(html, "numbers") == [["1", "30 (20 to 40)"], ["2", "50 (50 to 50)"], ["3", "–"]]
+    single = render(RunReport("t", "", {}, 3, (RuleReport("r", "R", accuracy[1:]),), ("a",)))
+    assert [row[1] for row in rows_of(single, "numbers")] == ["40", "50", "–"]
+    assert "the band" not in single
 
 
 def test_a_round_without_a_client_counts_as_zero() -> None:
@@ -290,7 +309,12 @@ def test_the_same_run_gives_the_same_bytes_in_another_process() -> None:
         "import hashlib; from pluribus.report import render; from report_samples import make_run;"
         "print(hashlib.sha256(render(make_run()).encode()).hexdigest())"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent), "TZ": "Asia/Tokyo"}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "TZ": "Asia/Tokyo",
+    }
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == here
 

@@ -45,6 +45,8 @@ def who_counted(report: RunReport) -> dict[str, Any] | None:
         "barred": [len(heads) - len(means) + i for i, (_, m) in enumerate(means) if m is not None],
         "together": together,
         "attackers": counted(len(report.attackers), "attacker"),
+        "several_seeds": any(rule.accuracy.shape[0] > 1 for rule in report.rules),
+        "bar_width": max(32, min(80, 690 // len(report.rules) - 56)),
         "equal_share": percent(1 / len(report.clients), digits),
     }
 

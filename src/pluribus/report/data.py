@@ -49,8 +49,9 @@ class RuleReport:
     relation
         What the rule saw in the last round, or None.
     final
-        Numbers of the summary: ``accuracy``, ``spread``, ``worst_client`` (shares), ``effective_clients``; others
-        get a column of their own under their name. What is missing is shown as a dash.
+        Numbers of the summary over all seeds: ``accuracy``, ``spread``, ``worst_client``, ``attackers_weight``
+        (shares; the last is computed from ``weights`` where it is missing), ``effective_clients``; others get a
+        column of their own under their name. What is missing is shown as a dash.
     explanation
         One sentence: what the rule does.
     """

@@ -8,7 +8,7 @@ import numpy as np
 
 from .data import RuleReport, RunReport
 from .scales import FloatArray
-from .text import counted, number, percent
+from .text import counted, fixed, percent
 
 
 def mean_weights(rule: RuleReport) -> FloatArray | None:
@@ -19,7 +19,12 @@ def mean_weights(rule: RuleReport) -> FloatArray | None:
 
 
 def attackers_share(report: RunReport, rule: RuleReport) -> float:
-    """The attackers' part of all the weight that a rule gave; NaN without attackers or weights."""
+    """The attackers' part of all the weight that a rule gave; NaN without attackers or weights.
+
+    As the summary gives it (over all seeds), else from the weights of the first seed.
+    """
+    if "attackers_weight" in rule.final:
+        return rule.final["attackers_weight"]
     means = mean_weights(rule)
     if means is None or not report.attackers or not np.isfinite(means).all() or means.sum() <= 0:
         return math.nan
@@ -104,6 +109,6 @@ def _concentrated(report: RunReport) -> str:
     if size > 0.5 * len(report.clients):
         return ""
     return (
-        f"{least.label} listens to the fewest: its weights are as concentrated as {number(size, 3)} clients of equal "
+        f"{least.label} listens to the fewest: its weights are as concentrated as {fixed(size, 1)} clients of equal "
         f"weight, of {len(report.clients)}."
     )

@@ -95,6 +95,7 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
     means = mean_weights(rule)
     share = 1 / len(report.clients) if report.clients else math.nan
     show = _weights_shown(len(report.clients))
+    said = "Of the first seed." if rule.accuracy.shape[0] > 1 else ""
     if rule.weights is not None:
         weights = heat_map(
             rule.weights,
@@ -140,7 +141,7 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
         "weights": weights,
         "relation": relation,
         "bars": bars,
-        "equal_share": show(share),
+        "aside": f"{said} An equal share would be {show(share)}.".strip(),
     }
 
 

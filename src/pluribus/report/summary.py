@@ -17,7 +17,7 @@ from .lines import series_class, series_mark
 from .scales import axis
 from .text import fixed, number, percent, signed, signed_percent
 
-_KNOWN = ("accuracy", "spread", "worst_client", "effective_clients")
+_KNOWN = ("accuracy", "spread", "worst_client", "effective_clients", "attackers_weight")
 
 
 @dataclass(frozen=True)
