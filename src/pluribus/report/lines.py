@@ -24,6 +24,7 @@ _MARKS = (
     "M-2.6-5h5.2v10h-5.2z",  # upright bar
 )
 _MOST_POINTS = 400
+_NAME = 14.3  # names are 13 pixels and bold, about a tenth wider
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def _draw(
     y_axis = axis(np.concatenate(everything) if everything else np.empty(0), floor=sheet.floor)
     height = max(height, 17 * len(series) + 70) if ends else height
     left = 14 + max(text_width(sheet.show(t)) for t in y_axis.ticks)
-    room = min(150.0, max([0.0, *(text_width(clean(s.label), 13) for s in series)]))
+    room = min(160.0, max([0.0, *(text_width(clean(s.label), _NAME) for s in series)]))
     right = width - (room + 30 if ends and series else 14)
     top, bottom = 26.0, height - 44.0
     key_part, key_height = "", 0.0
@@ -226,7 +227,7 @@ def _end_labels(places: _Places, series: Sequence[Series], room: float) -> str:
     heights = _spread([y for y, _ in order], 17.0, places.top, places.bottom)
     parts = []
     for (y, i), at in zip(order, heights, strict=True):
-        text = figure.label(places.right + 24, at + 4, shorten(series[i].label, room, 13), "name")
+        text = figure.label(places.right + 24, at + 4, shorten(series[i].label, room, _NAME), "name")
         leader = f'<path class="lead-line" d="M{c(places.right + 7)} {c(y)}L{c(places.right + 21)} {c(at)}"/>'
         parts.append(f'<g class="{series_class(i)}" data-series="{i}">{leader}{text}</g>')
     return "".join(parts)
