@@ -1,4 +1,7 @@
-"""Tensors in ``.safetensors`` files, read by ranges through a memory map and never loaded whole.
+"""Tensors in ``.safetensors`` files, read by ranges and never loaded whole.
+
+Ranges are read, not mapped: a map of files larger than memory counts against an address-space limit, and a file that
+is cut short while it is mapped kills the process instead of raising an error.
 
 The format: eight bytes with the header's length, a JSON header ``{name: {dtype, shape, data_offsets}}``, the
 bytes. The headers are read here because ranges of flattened tensors and bfloat16 without torch are what this
@@ -8,9 +11,11 @@ Source: https://github.com/huggingface/safetensors#format.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,20 +36,24 @@ _LONGEST_HEADER = 100_000_000  # the library's own limit
 INDEX = ".safetensors.index.json"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class FileLeaf:
-    """A tensor inside a safetensors file: bytes ``begin`` to ``end`` of its data."""
+    """A tensor inside a safetensors file, whose data begin at byte ``begin``. Small, and picklable."""
 
-    data: Array  # the file's memory map, uint8
+    path: str
     begin: int
     shape: tuple[int, ...]
     dtype: DType
 
     def items(self, start: int, stop: int) -> Array:
-        """A read-only view of the memory map."""
-        width = self.dtype.storage.itemsize
-        raw = self.data[self.begin + start * width : self.begin + stop * width]
-        return np.frombuffer(raw, dtype=self.dtype.storage.newbyteorder("<"))
+        """Read a range; the array is read-only."""
+        storage = self.dtype.storage
+        size = (stop - start) * storage.itemsize
+        file = _descriptor(self.path)
+        raw = os.pread(file.number, size, self.begin + start * storage.itemsize)
+        if len(raw) < size:
+            raise FileError(f"{self.path} became shorter while it was read")
+        return np.frombuffer(raw, dtype=storage.newbyteorder("<"))
 
     def restore(self, values: Array) -> Any:
         """A numpy array; of bfloat16, which numpy lacks, float32, or ml_dtypes' bfloat16 where it is installed."""
@@ -55,12 +64,42 @@ class FileLeaf:
         return NumpyLeaf(np.broadcast_to(np.zeros((), self.dtype.storage), self.shape), self.dtype, self.restore)
 
 
+class _Descriptor:
+    """A file that stays open for reading while it is remembered."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(path: str, inode: int, changed: int, process: int) -> _Descriptor:
+    return _Descriptor(path)
+
+
+def _descriptor(path: str) -> _Descriptor:
+    """An open descriptor of the file that is at the path now, in this process."""
+    try:
+        now = os.stat(path)
+        return _opened(path, now.st_ino, now.st_mtime_ns, os.getpid())
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
 def _bfloat16(values: Array) -> Array:
     try:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.view(ml_dtypes.bfloat16)  # type: ignore[no-any-return,unused-ignore]
+
+
+def code(dtype: DType) -> str:
+    """The format's name of a dtype."""
+    return next(code for code, name in _NAMES.items() if name == dtype.name)
 
 
 def is_checkpoint(value: Any) -> bool:
@@ -132,14 +171,15 @@ def _read_file(path: Path) -> dict[str, FileLeaf]:
         raise FileError(f"{path} has a header that is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise FileError(f"{path} has a header that is no mapping")
-    begin = 8 + length
-    data = np.memmap(path, np.uint8, "r") if size > begin else np.empty(size, np.uint8)
-    leaves = {name: _leaf(path, name, entry, begin, data) for name, entry in header.items() if name != "__metadata__"}
+    where = path.absolute()
+    leaves = {
+        name: _leaf(where, name, entry, 8 + length, size) for name, entry in header.items() if name != "__metadata__"
+    }
     _check_layout(path, leaves)
     return leaves
 
 
-def _leaf(path: Path, name: str, entry: Any, begin: int, data: Array) -> FileLeaf:
+def _leaf(path: Path, name: str, entry: Any, begin: int, size: int) -> FileLeaf:
     try:
         dtype = _NAMES[entry["dtype"]]
         shape = tuple(int(d) for d in entry["shape"])
@@ -150,9 +190,9 @@ def _leaf(path: Path, name: str, entry: Any, begin: int, data: Array) -> FileLea
     expected = math.prod(shape) * kind.storage.itemsize
     if first < 0 or min(shape, default=0) < 0 or last - first != expected:
         raise FileError(f"{path}: tensor {name!r} {dtype}{list(shape)} needs {expected} bytes, has {last - first}")
-    if begin + last > data.size:
-        raise FileError(f"{path} is truncated: tensor {name!r} ends at byte {begin + last} of {data.size}")
-    return FileLeaf(data, begin + first, shape, kind)
+    if begin + last > size:
+        raise FileError(f"{path} is truncated: tensor {name!r} ends at byte {begin + last} of {size}")
+    return FileLeaf(str(path), begin + first, shape, kind)
 
 
 def _check_layout(path: Path, leaves: dict[str, FileLeaf]) -> None:

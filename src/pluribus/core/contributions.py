@@ -6,9 +6,10 @@ copies nothing whole: `Contributions.views` gives the n one-dimensional views of
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -58,6 +59,35 @@ class Block:
     stop: int
 
 
+@dataclass(frozen=True)
+class Blocks(Sequence[Block]):
+    """All blocks of a size, by number, without a list of them."""
+
+    size: int
+    tensors: tuple[int, ...]
+    sizes: tuple[int, ...]
+    ends: tuple[int, ...]  # numbers of blocks up to and with each tensor
+
+    @classmethod
+    def of(cls, specs: Sequence[TensorSpec], size: int, discrete: bool) -> Blocks:
+        """Cut tensors of one kind."""
+        kept = [(index, spec.size) for index, spec in enumerate(specs) if spec.dtype.discrete == discrete and spec.size]
+        ends = itertools.accumulate(-(-items // size) for _, items in kept)
+        return cls(size, tuple(i for i, _ in kept), tuple(items for _, items in kept), tuple(ends))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        at = bisect.bisect_right(self.ends, number)
+        start = (number - (self.ends[at - 1] if at else 0)) * self.size
+        return Block(self.tensors[at], start, min(start + self.size, self.sizes[at]))
+
+
 @dataclass(frozen=True, eq=False)
 class Contributions:
     """n contributions, then any extra rows (a previous result, a trusted reference, a base model).
@@ -89,12 +119,9 @@ class Contributions:
         """Whether some contributor lacks some tensor."""
         return any(leaf is None for row in self.rows for leaf in row)
 
-    def blocks(self, size: int, *, discrete: bool) -> Iterator[Block]:
+    def blocks(self, size: int, *, discrete: bool) -> Blocks:
         """Ranges of at most ``size`` items, in order; over counters and masks, or over all else."""
-        for index, spec in enumerate(self.specs):
-            if spec.dtype.discrete == discrete:
-                for start in range(0, spec.size, size):
-                    yield Block(index, start, min(start + size, spec.size))
+        return Blocks.of(self.specs, size, discrete)
 
     def views(self, block: Block, rows: Sequence[int], cleaned: frozenset[int] = frozenset()) -> list[Array]:
         """The block's coordinates of each row: float32 or float64, all of one dtype, never to be written to.

@@ -1,15 +1,13 @@
-"""The local engine: threads over tiles, results in the order of the tiles."""
+"""Threads over blocks, in this process."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from pluribus.engines.base import Span, Task, in_order
 
 
 def threads_for(values: int) -> int:
@@ -17,24 +15,27 @@ def threads_for(values: int) -> int:
     return 1 if values < 1 << 22 else max(1, os.cpu_count() or 1)
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], threads: int = 1) -> Iterator[Result]:
-    """Yield ``function(item)`` for each item, in order.
+class Threads:
+    """Threads of this process; by default as many as it has cores. The bits do not depend on how many."""
 
-    At most ``2 * threads`` results wait at any time, so that a pass over a huge model holds no list of
-    partial results. The order does not depend on ``threads``; neither may what the caller does with it.
-    """
-    if threads <= 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    remote = False
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or max(1, os.cpu_count() or 1)
+
+    def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
+        """Yield the results in the order of the spans."""
+        if self.slots <= 1:
+            for span in spans:
+                yield task(common, span)
+            return
+        with ThreadPoolExecutor(self.slots) as pool:
+            try:
+                yield from in_order(lambda span: pool.submit(task, common, span), Future.result, spans, 2 * self.slots)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def ordered_map(function: Any, items: Iterable[Any], threads: int = 1) -> Iterator[Any]:
+    """Yield ``function(item)`` for each item, in order; at most ``2 * threads`` results wait."""
+    yield from Threads(threads).run(lambda _, item: function(item), None, items)

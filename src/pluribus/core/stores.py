@@ -1,0 +1,148 @@
+"""Where results are written, block by block: into memory, or straight into a ``.safetensors`` file.
+
+A file is written aside under a temporary name, in ranges, by whoever computes them, and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pluribus.core import checkpoints, dtypes
+from pluribus.core.contributions import Block, Contributions, TensorSpec
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import FileError
+
+STRAIGHT = ("float32", "float64")  # results that kernels may write in place
+
+
+class Store(Protocol):
+    """Room for one result."""
+
+    def place(self, block: Block) -> Array | None:
+        """Memory that a kernel may write a block into, or None: then `write` it."""
+
+    def write(self, block: Block, items: Array) -> None:
+        """Put stored items of a block into their place."""
+
+    @property
+    def arrays(self) -> Sequence[Any]:
+        """The result: an array, or a leaf of a file, for each tensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryStore:
+    """Arrays in memory."""
+
+    arrays: Sequence[Array]
+
+    def place(self, block: Block) -> Array:
+        """The block's range of its array."""
+        return self.arrays[block.tensor].reshape(-1)[block.start : block.stop]
+
+    def write(self, block: Block, items: Array) -> None:
+        """Copy into the array."""
+        self.place(block)[...] = items
+
+
+@dataclass(frozen=True)
+class FileStore:
+    """A safetensors file under its temporary name. Small, and picklable: any process may write its ranges."""
+
+    path: str
+    begins: tuple[int, ...]
+    specs: tuple[TensorSpec, ...]
+
+    def place(self, block: Block) -> None:
+        """None: ranges of a file are written."""
+        return None
+
+    def write(self, block: Block, items: Array) -> None:
+        """Write the block's bytes; the same bytes when a task is run again."""
+        width = items.dtype.itemsize
+        raw = memoryview(np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<"), copy=False)).cast("B")
+        position = self.begins[block.tensor] + block.start * width
+        with open(self.path, "r+b", buffering=0) as file:
+            while raw.nbytes:
+                done = os.pwrite(file.fileno(), raw, position)
+                raw, position = raw[done:], position + done
+
+    @property
+    def arrays(self) -> list[checkpoints.FileLeaf]:
+        """Leaves of the temporary file; see `finished`."""
+        return [
+            checkpoints.FileLeaf(self.path, begin, spec.shape, spec.dtype)
+            for begin, spec in zip(self.begins, self.specs, strict=True)
+        ]
+
+    def finished(self, path: Path) -> list[checkpoints.FileLeaf]:
+        """Flush, rename, and give the leaves of the file under its own name."""
+        with open(self.path, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(self.path, path)
+        return [
+            checkpoints.FileLeaf(str(path.absolute()), begin, spec.shape, spec.dtype)
+            for begin, spec in zip(self.begins, self.specs, strict=True)
+        ]
+
+    def discard(self) -> None:
+        """Remove the temporary file, if it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+def in_memory(data: Contributions) -> MemoryStore:
+    """Uninitialised arrays for a result."""
+    return MemoryStore(data.allocate())
+
+
+def in_file(data: Contributions, path: Path) -> FileStore:
+    """A file of the right length beside ``path``, whose data are still zeros.
+
+    Raises
+    ------
+    FileError
+        The folder does not exist or cannot be written, the path is a folder, or a tensor has no name.
+    """
+    if path.is_dir() or path.suffix != ".safetensors":
+        raise FileError(f"out must be the path of a .safetensors file, not {path}")
+    header, begins, end = {}, [], 0
+    for spec in data.specs:
+        if not spec.name:
+            raise FileError("a file needs named tensors: give contributions as mappings of names to arrays")
+        size = spec.size * spec.dtype.storage.itemsize
+        header[spec.name] = {
+            "dtype": checkpoints.code(spec.dtype), "shape": list(spec.shape), "data_offsets": [end, end + size]
+        }  # fmt: skip
+        begins.append(end)
+        end += size
+    raw = json.dumps(header, ensure_ascii=False).encode()
+    raw += b" " * (-len(raw) % 8)
+    base = 8 + len(raw)
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with os.fdopen(number, "wb") as file:
+            file.write(struct.pack("<Q", len(raw)) + raw)
+            file.truncate(base + end)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
+    return FileStore(name, tuple(base + begin for begin in begins), data.specs)
+
+
+def put(store: Store, spec: TensorSpec, block: Block, values: Array) -> Array:
+    """Round coordinates into stored items and write them; gives the items."""
+    place = store.place(block)
+    items = np.empty(block.stop - block.start, spec.dtype.storage) if place is None else place
+    dtypes.store(values, items, spec.dtype)
+    if place is None:
+        store.write(block, items)
+    return items

@@ -1,0 +1,63 @@
+"""Any ``concurrent.futures`` executor, and local processes that survive the death of one of them."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from typing import Any
+
+from pluribus.core.errors import PluribusError
+from pluribus.engines.base import Span, Task, in_order
+
+
+class EngineError(PluribusError, RuntimeError):
+    """Workers died, and again when their work was given out anew."""
+
+
+class OnExecutor:
+    """An executor of the caller's, which stays the caller's to close.
+
+    Every task that fails because a worker died is submitted again, where the executor can go on; an executor that is
+    broken for good (a ``ProcessPoolExecutor`` after a death) says so: use ``engine="processes"``, which makes a new one.
+    """
+
+    remote = True
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.slots = getattr(executor, "_max_workers", None) or max(1, os.cpu_count() or 1)
+
+    def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
+        """Yield the results in the order of the spans."""
+        yield from in_order(
+            lambda span: self.executor.submit(task, common, span), Future.result, spans, 2 * self.slots
+        )
+
+
+class Processes:
+    """Local processes, made for a pass. When one dies, new ones are made and unfinished spans are given out again."""
+
+    remote = True
+    retries = 3
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or max(1, os.cpu_count() or 1)
+
+    def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
+        """Yield the results in the order of the spans."""
+        left = list(spans)
+        for attempt in itertools.count():
+            try:
+                with ProcessPoolExecutor(self.slots, multiprocessing.get_context("spawn")) as pool:
+                    for result in OnExecutor(pool).run(task, common, list(left)):
+                        left.pop(0)
+                        yield result
+                return
+            except BrokenExecutor as error:
+                if attempt >= self.retries:
+                    raise EngineError(
+                        f"a worker process died {attempt + 1} times with {len(left)} spans left; is there memory enough?"
+                    ) from error
