@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +36,14 @@ class Tainted(Exception):
     def __init__(self, found: dict[int, list[str]]) -> None:
         super().__init__(found)
         self.found = found
+
+
+class OutsideDomain(Exception):
+    """A tile holds a value that a rule has no meaning for; ``position`` is that of the view that holds it."""
+
+    def __init__(self, position: int, complaint: str) -> None:
+        super().__init__(position, complaint)
+        self.position, self.complaint = position, complaint
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +167,19 @@ def _centred_gram(active: Active, cluster: Array) -> Array:
     return total
 
 
+def over_blocks(active: Active, part: Callable[[list[Array]], Any]) -> Any:
+    """Yield ``part(views)`` for the blocks of coordinates in order; the views are all rows', float64, finite or not."""
+    _all_there(active, "whole contributions")
+    return _map(active, GRAM_ITEMS, False, lambda block: part([v.astype(np.float64) for v in _views(active, block)]))
+
+
+def blame(active: Active) -> None:
+    """Raise `Tainted` with the rows that hold NaN or Inf, if any do."""
+    found = scan(active)
+    if found:
+        raise Tainted(found)
+
+
 # --- combining ------------------------------------------------------------------------------------------------------
 
 
@@ -179,10 +200,10 @@ def weighted_sums(active: Active, coefficients: Array) -> list[list[Array]]:
                 views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
                 straight = spec.dtype.name in STRAIGHT
                 size = (block.stop - block.start) * spec.dtype.per_item
-                out = _stored(result, block) if straight else _room(size)
+                out = stored(result, block) if straight else _room(size)
                 finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
                 if not straight:
-                    _write(result, active, block, out)
+                    write(result, active, block, out)
             return finite
 
         _run(active, kernels.tile_size(len(active.all_rows), 8), discrete, combine)
@@ -235,25 +256,35 @@ def coordinatewise(
             if mixing is None:
                 present = tuple(active.data.present(block.tensor, active.rows)) if active.data.incomplete else everyone
                 rule = whole if len(present) == n else rule_for(present)
-                views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
+                rows = [active.rows[k] for k in present]
+                views = active.data.views(block, rows, active.cleaned)
             else:
-                rule = whole
+                rule, rows = whole, []
                 raw = active.data.views(block, active.all_rows, active.cleaned)
                 views, finite = _mixed(kernel, raw, _unit_rows(mixing) if discrete else mixing)
-            spec = active.data.specs[block.tensor]
-            if spec.dtype.name in STRAIGHT:
-                finite &= rule(kernel, views, _stored(result, block))
-            else:
-                out = _room(len(views[0]))
+            straight = active.data.specs[block.tensor].dtype.name in STRAIGHT
+            out = stored(result, block) if straight else _room(len(views[0]))
+            try:
                 finite &= rule(kernel, views, out)
-                _write(result, active, block, out)
+            except OutsideDomain as error:
+                raise outside(active, rows, block.tensor, error) from None
+            if not straight:
+                write(result, active, block, out)
             return finite
 
         _run(active, kernels.tile_size(n, 8), discrete, combine)
     return result
 
 
+def outside(active: Active, rows: Sequence[int], tensor: int, error: OutsideDomain) -> ContributionError:
+    """The error that names who left a rule's domain, and with which tensor; no ``rows``: what pre-rules made."""
+    who = active.data.labels[rows[error.position]] if rows else "a contribution made by a pre-rule"
+    return ContributionError(f"{who}: {active.data.specs[tensor].label} {error.complaint}")
+
+
 def _mixed(kernel: Any, views: Sequence[Array], mixing: Array) -> tuple[list[Array], bool]:
+    if ((mixing == 0) | (mixing == 1)).all() and (mixing.sum(axis=1) == 1).all():  # a selection: nothing to compute
+        return [views[place] for place in mixing.argmax(axis=1)], True
     rows = [np.empty(len(views[0])) for _ in mixing]
     finite = [kernel.weighted_sum(views, coefficients, row) for coefficients, row in zip(mixing, rows, strict=True)]
     return rows, all(finite)
@@ -351,12 +382,15 @@ def _labels(active: Active) -> tuple[str, ...]:
 
 
 def _run(active: Active, size: int, discrete: bool, combine: Callable[[Block], bool]) -> None:
-    """Run a pass; at the first tile that is not finite, find every bad row, and tell."""
-    for finite in _map(active, size, discrete, combine):
+    """Run a pass over blocks of coordinates; see `run`."""
+    run(active, active.data.blocks(size, discrete=discrete), combine)
+
+
+def run(active: Active, blocks: Iterable[Block], combine: Callable[[Block], bool]) -> None:
+    """Run a pass; at the first block that is not finite, find every bad row, and tell (`Tainted`)."""
+    for finite in local.ordered_map(combine, blocks, local.threads_for(active.values)):
         if not finite:
-            found = scan(active)
-            if found:
-                raise Tainted(found)
+            blame(active)
 
 
 def scan(active: Active) -> dict[int, list[str]]:
@@ -412,14 +446,15 @@ def _zero(out: Array) -> bool:
     return True
 
 
-def _stored(result: Sequence[Array], block: Block) -> Array:
+def stored(result: Sequence[Array], block: Block) -> Array:
+    """The stored items of a block of a result, one-dimensional, to be written to."""
     return result[block.tensor].reshape(-1)[block.start : block.stop]
 
 
-def _write(result: Sequence[Array], active: Active, block: Block, values: Array) -> None:
+def write(result: Sequence[Array], active: Active, block: Block, values: Array) -> None:
     """Round values into their place; counters by the policy, and those on which all agree stay as they are."""
-    stored, dtype = _stored(result, block), active.data.specs[block.tensor].dtype
-    dtypes.store(values, stored, dtype)
+    target, dtype = stored(result, block), active.data.specs[block.tensor].dtype
+    dtypes.store(values, target, dtype)
     if not dtype.discrete:
         return
     places = [active.rows[k] for k in active.data.present(block.tensor, active.rows)]
@@ -427,9 +462,9 @@ def _write(result: Sequence[Array], active: Active, block: Block, values: Array)
         leaf.items(block.start, block.stop) for leaf in (active.data.rows[r][block.tensor] for r in places) if leaf
     ]
     if active.integers == "first":
-        stored[...] = items[0]
+        target[...] = items[0]
     elif active.integers == "max":
-        stored[...] = functools.reduce(np.maximum, items)
+        target[...] = functools.reduce(np.maximum, items)
     else:
         agreed = np.logical_and.reduce([item == items[0] for item in items])
-        np.copyto(stored, items[0], where=agreed)
+        np.copyto(target, items[0], where=agreed)

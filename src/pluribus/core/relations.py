@@ -25,6 +25,7 @@ class Reads(StrEnum):
     NORMS = "norms"
     GRAM = "gram"
     COORDINATES = "coordinates"
+    POINTS = "points"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,12 @@ class Gram:
             product = self.gram @ coefficients
             values = self.squared_norms - 2 * product + coefficients @ product
         return np.maximum(values, 0.0)
+
+    def centred(self, coefficients: Array) -> Array:
+        """Inner products of the rows less w'X, shape (m, m), for coefficients w over the rows of sum one; through D."""
+        towards = self.squared_distances @ coefficients
+        inner = float(coefficients @ towards)
+        return np.asarray(0.5 * (towards[:, None] + towards[None, :] - self.squared_distances - inner))
 
     def mixed(self, mixing: Array) -> Gram:
         """The relation of M X, for M of shape (m', m) that keeps the extra rows: G' = M G M', and D' likewise."""
