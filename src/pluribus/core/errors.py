@@ -26,6 +26,10 @@ class RuleError(PluribusError, ValueError):
     """A rule that does not exist, or parameters under which it says nothing."""
 
 
+class UndefinedError(RuleError):
+    """Contributions for which a rule has no answer, though its parameters are right: antipodal points on a sphere."""
+
+
 class FileError(PluribusError, ValueError):
     """A file that is not what its name promises: truncated, overlapping, of an unknown dtype."""
 

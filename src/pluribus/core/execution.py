@@ -87,6 +87,8 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
         if not rule.uses_reference:
             raise RuleError(f"{rule} has no use for a reference")
         data = data.with_extras({REFERENCE: reference})
+    elif rule.needs_reference:
+        raise RuleError(f"{rule} needs reference=, a contribution more: {rule.needs_reference}")
     positive = checked.max(axis=0) > 0 if checked.ndim > 1 else checked > 0
     active = Active(data, tuple(np.flatnonzero(positive).tolist()), integers=options.integers)
     left_out: dict[str, str] = {}

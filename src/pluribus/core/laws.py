@@ -6,7 +6,9 @@ False
 
 A law is a statement about a rule and a small random case. Cases are drawn by hypothesis, which shrinks what breaks a
 law to a small counterexample. Values lie on a grid, with a little noise so that nothing ties by accident: a rule that
-chooses one of several is not blamed for how it breaks ties, except by the law about ties.
+chooses one of several is not blamed for how it breaks ties, except by the law about ties. A rule that needs a reference
+gets one, which moves, scales and turns with the contributions. A case for which a rule has no answer by nature
+(`UndefinedError`: antipodal points on a sphere) is none.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import PluribusError, RuleError, require
+from pluribus.core.errors import PluribusError, RuleError, UndefinedError, require
 from pluribus.core.rule import Rule, registered
 
 Case = dict[str, Any]
@@ -67,8 +69,12 @@ def law(
     return make
 
 
-def _apply(rule: Rule, x: Array, weights: Array) -> Array:
-    return np.asarray(rule(list(x), weights).value, dtype=np.float64)
+def _apply(rule: Rule, x: Array, weights: Array, reference: Array | None) -> Array:
+    return np.asarray(rule(list(x), weights, reference=reference).value, dtype=np.float64)
+
+
+def _reference(case: Case) -> Array | None:
+    return case["reference"].astype(case["x"].dtype) if "reference" in case else None
 
 
 def _tolerance(rule: Rule, *arrays: Array) -> float:
@@ -86,8 +92,8 @@ def _differs(rule: Rule, found: Array, expected: Array, *scales: Array) -> str |
 
 @law("anonymity", "The order of the contributors does not matter.", "order")
 def _anonymity(rule: Rule, case: Case) -> str | None:
-    x, w, order = case["x"], case["weights"], case["order"]
-    return _differs(rule, _apply(rule, x[order], w[order]), _apply(rule, x, w), x)
+    x, w, order, r = case["x"], case["weights"], case["order"], _reference(case)
+    return _differs(rule, _apply(rule, x[order], w[order], r), _apply(rule, x, w, r), x)
 
 
 @law(
@@ -104,35 +110,37 @@ def _anonymity_at_ties(rule: Rule, case: Case) -> str | None:
 def _unanimity(rule: Rule, case: Case) -> str | None:
     x, w = case["x"], case["weights"]
     same = np.broadcast_to(x[:1], x.shape)
-    return _differs(rule, _apply(rule, same, w), x[0], x)
+    return _differs(rule, _apply(rule, same, w, _reference(case)), x[0], x)
 
 
 @law("null", "A contributor of weight zero is as good as absent.", "extra")
 def _null(rule: Rule, case: Case) -> str | None:
-    x, w = case["x"], case["weights"]
+    x, w, r = case["x"], case["weights"], _reference(case)
     more, weights = np.vstack([x[:1], case["extra"][None].astype(x.dtype), x[1:]]), np.insert(w, 1, 0.0)
-    return _differs(rule, _apply(rule, more, weights), _apply(rule, x, w), x)
+    return _differs(rule, _apply(rule, more, weights, r), _apply(rule, x, w, r), x)
 
 
 @law("replication", "A weight of two is as good as two copies.")
 def _replication(rule: Rule, case: Case) -> str | None:
-    x, w = case["x"], case["weights"].astype(int)
+    x, w, r = case["x"], case["weights"].astype(int), _reference(case)
     copies = np.repeat(x, w, axis=0)
-    return _differs(rule, _apply(rule, x, w.astype(float)), _apply(rule, copies, np.ones(len(copies))), x)
+    return _differs(rule, _apply(rule, x, w.astype(float), r), _apply(rule, copies, np.ones(len(copies)), r), x)
 
 
 @law("translation", "Moving all contributions moves the result as much.", "shift")
 def _translation(rule: Rule, case: Case) -> str | None:
     x, w, shift = case["x"], case["weights"], case["shift"].astype(case["x"].dtype)
-    moved = x + shift
-    return _differs(rule, _apply(rule, moved, w), _apply(rule, x, w) + shift, x, moved)
+    moved, r = x + shift, _reference(case)
+    there = None if r is None else r + shift
+    return _differs(rule, _apply(rule, moved, w, there), _apply(rule, x, w, r) + shift, x, moved)
 
 
 @law("scale", "Scaling all contributions scales the result as much.", "factor")
 def _scale(rule: Rule, case: Case) -> str | None:
     x, w, factor = case["x"], case["weights"], case["factor"]
-    scaled = (x * factor).astype(x.dtype)
-    return _differs(rule, _apply(rule, scaled, w), _apply(rule, x, w) * factor, scaled)
+    scaled, r = (x * factor).astype(x.dtype), _reference(case)
+    there = None if r is None else (r * factor).astype(x.dtype)
+    return _differs(rule, _apply(rule, scaled, w, there), _apply(rule, x, w, r) * factor, scaled)
 
 
 @law("rotation", "Rotating all contributions rotates the result.", "angle")
@@ -142,13 +150,15 @@ def _rotation(rule: Rule, case: Case) -> str | None:
     if x.shape[1] > 1:
         c, s = np.cos(case["angle"]), np.sin(case["angle"])
         turn[:2, :2] = [[c, -s], [s, c]]
-    return _differs(rule, _apply(rule, (x @ turn).astype(x.dtype), w), _apply(rule, x, w) @ turn, x)
+    r = _reference(case)
+    there = None if r is None else (r @ turn).astype(x.dtype)
+    return _differs(rule, _apply(rule, (x @ turn).astype(x.dtype), w, there), _apply(rule, x, w, r) @ turn, x)
 
 
 @law("betweenness", "At each coordinate the result lies between the least and the greatest contribution.")
 def _betweenness(rule: Rule, case: Case) -> str | None:
     x, w = case["x"], case["weights"]
-    z, slack = _apply(rule, x, w), _tolerance(rule, x)
+    z, slack = _apply(rule, x, w, _reference(case)), _tolerance(rule, x)
     inside = (z >= x.min(axis=0) - slack) & (z <= x.max(axis=0) + slack)
     return (
         None if inside.all() else f"gave {z.tolist()}, outside of {x.min(axis=0).tolist()} to {x.max(axis=0).tolist()}"
@@ -157,11 +167,11 @@ def _betweenness(rule: Rule, case: Case) -> str | None:
 
 @law("monotone weight", "More weight for a contributor does not move the result away from it.", "who", "factor")
 def _monotone_weight(rule: Rule, case: Case) -> str | None:
-    x, w, who = case["x"], case["weights"], case["who"]
+    x, w, who, r = case["x"], case["weights"], case["who"], _reference(case)
     more = w.copy()
     more[who] *= 1 + case["factor"]
-    before = np.linalg.norm(_apply(rule, x, w) - x[who])
-    after = np.linalg.norm(_apply(rule, x, more) - x[who])
+    before = np.linalg.norm(_apply(rule, x, w, r) - x[who])
+    after = np.linalg.norm(_apply(rule, x, more, r) - x[who])
     return None if after <= before + _tolerance(rule, x) else f"distance to it grew from {before} to {after}"
 
 
@@ -179,7 +189,7 @@ def _breakdown(rule: Rule, case: Case) -> str | None:
     attacked[:f] = (x[:f] * case["attack"]).astype(x.dtype)
     spread = max(float(np.linalg.norm(a - b)) for a in honest for b in honest)
     bound = rule.breakdown_factor(*x.shape) * spread + _tolerance(rule, honest)
-    moved = float(np.linalg.norm(_apply(rule, attacked, w) - honest.mean(axis=0)))
+    moved = float(np.linalg.norm(_apply(rule, attacked, w, _reference(case)) - honest.mean(axis=0)))
     return None if moved <= bound else f"{f} of {len(x)} moved it {moved:g}, more than {bound:g}"
 
 
@@ -189,17 +199,17 @@ def _mergeable(rule: Rule, case: Case) -> str | None:
     parts = [rule.fold(), rule.fold()]
     for k in range(len(x)):
         parts[k >= cut].add(x[k], w[k])
-    return _differs(rule, np.asarray(parts[0].merge(parts[1]).result().value), _apply(rule, x, w), x)
+    return _differs(rule, np.asarray(parts[0].merge(parts[1]).result().value), _apply(rule, x, w, _reference(case)), x)
 
 
 @law("deterministic", "The same contributions give the same bits, wherever they lie in memory.")
 def _deterministic(rule: Rule, case: Case) -> str | None:
-    x, w = case["x"], case["weights"]
+    x, w, r = case["x"], case["weights"], _reference(case)
     strided = np.repeat(x, 2, axis=1)[:, ::2]
     first, second, third = (
-        _apply(rule, np.ascontiguousarray(x), w),
-        _apply(rule, x, w),
-        _apply(rule, strided, w),
+        _apply(rule, np.ascontiguousarray(x), w, r),
+        _apply(rule, x, w, r),
+        _apply(rule, strided, w, r),
     )
     return None if first.tobytes() == second.tobytes() == third.tobytes() else "bits differ between two runs"
 
@@ -251,6 +261,8 @@ class _BrokenError(Exception):
 def _tested(rule: Rule, tested: Law, case: Case) -> str | None:
     try:
         return tested.test(rule, case)
+    except UndefinedError:
+        return None
     except PluribusError as error:
         return f"raised {type(error).__name__}: {error}"
 
@@ -291,6 +303,9 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
         if tested.generic:
             x += 0.01 * np.random.default_rng(draw(st.integers(0, 99))).standard_normal((n, d))
         case: Case = {"x": x.astype(dtype)}
+        if rule.needs_reference:
+            noise = 0.01 * np.random.default_rng(d).standard_normal(d) if tested.generic else 0.0
+            case["reference"] = np.array(draw(st.lists(grid, min_size=d, max_size=d)), dtype=float) + noise
         case["weights"] = np.array(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)), dtype=float)
         extra: dict[str, Callable[[], Any]] = {
             "order": lambda: np.array(draw(st.permutations(range(n)))),

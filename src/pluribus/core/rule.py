@@ -6,7 +6,8 @@ Most rules are one of three kinds, each small algebra that never sees a whole co
 * `CoordinateRule`: something done at each coordinate alone (median, trimmed mean, ...);
 * `PreRule`: contributions made from contributions, X' = M X, ahead of another rule (clipping, NNM, ...).
 
-`chain` puts pre-rules ahead of a rule; a `CompositeRule` is made of rules in some other way.
+`chain` puts pre-rules ahead of a rule, and a `PresetRule` is a chain under a name of its own; a `CompositeRule` is made
+of rules in some other way.
 How a rule is run is in `pluribus.core.execution`.
 """
 
@@ -52,6 +53,8 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         The rule in one line, and where it was published.
     uses_reference
         Whether ``reference=`` (a previous result or a trusted contribution) means something to it.
+    needs_reference
+        What the reference is to a rule that means nothing without one: ``"the base model"``.
     precision
         Relative precision of an iterative rule, beyond rounding.
     example
@@ -65,6 +68,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     formula: ClassVar[str] = ""
     source: ClassVar[str] = ""
     uses_reference: ClassVar[bool] = False
+    needs_reference: ClassVar[str] = ""
     precision: ClassVar[float] = 0.0
     example: ClassVar[tuple[tuple[str, Any], ...]] = ()
 
@@ -204,6 +208,14 @@ class CompositeRule(Rule):
         """Run: ``execute(rule, active, shares)`` runs a part of it. ``shares`` are weights of sum one, shape (n,)."""
 
 
+class PresetRule(Rule):
+    """A chain under a name of its own; pre-rules may go ahead of it."""
+
+    @abstractmethod
+    def chained(self) -> Chain:
+        """What it is a name for."""
+
+
 @dataclass(frozen=True)
 class Chain(Rule):
     """Pre-rules, then a rule. Built by `chain`."""
@@ -219,6 +231,11 @@ class Chain(Rule):
     def uses_reference(self) -> bool:  # type: ignore[override]
         """Whether a step uses it."""
         return any(step.uses_reference for step in self.steps)
+
+    @property
+    def needs_reference(self) -> str:  # type: ignore[override]
+        """What the first step that needs one needs."""
+        return next((step.needs_reference for step in self.steps if step.needs_reference), "")
 
     @property
     def least(self) -> int:
@@ -278,6 +295,9 @@ def steps(rule: Rule) -> tuple[tuple[PreRule, ...], Last]:
     parts: Sequence[Rule] = rule.steps if isinstance(rule, Chain) else (rule,)
     pre = tuple(p for p in parts if isinstance(p, PreRule))
     last = parts[-1]
+    if isinstance(last, PresetRule):
+        inner, final = steps(last.chained())
+        return (*pre, *inner), final
     if isinstance(last, PreRule):
         return pre, _GivenWeights()
     if not isinstance(last, Last):
