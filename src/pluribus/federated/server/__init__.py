@@ -1,1 +1,44 @@
-"""Server rules: how a server turns a round of client updates into the next model."""
+"""Server rules: how a server turns a round of client updates into the next model.
+
+>>> from pluribus.federated import server
+>>> server.parse("fedlaw:gamma=1").name
+'fedlaw:gamma=1'
+>>> server.parse("nnm+median", attackers=4).name
+'nnm:f=4+median'
+"""
+
+from pluribus.federated.server.base import Objective, Round, ServerRule, State, Tree
+from pluribus.federated.server.fedau import FedAU
+from pluribus.federated.server.fedavg import FedAvg
+from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
+from pluribus.federated.server.fedlaw import FedLAW
+from pluribus.federated.server.finetune import ServerFineTune
+from pluribus.federated.server.optimisers import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from pluribus.federated.server.parsing import parse
+from pluribus.federated.server.rule import STATUS, Server, register, registered
+from pluribus.federated.server.stateless import Stateless
+
+__all__ = [
+    "STATUS",
+    "FedAU",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedDisco",
+    "FedLAW",
+    "FedYogi",
+    "Objective",
+    "Round",
+    "Server",
+    "ServerFineTune",
+    "ServerRule",
+    "State",
+    "Stateless",
+    "Tree",
+    "disco_weights",
+    "label_distances",
+    "parse",
+    "register",
+    "registered",
+]

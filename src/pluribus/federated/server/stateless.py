@@ -1,0 +1,110 @@
+"""Any rule of `pluribus.rules` as a server rule on the updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pluribus.core.errors import RuleError
+from pluribus.core.rule import Chain, CoordinateRule, RankRule, Rule, positive, steps
+from pluribus.federated.server.base import Array, Round, State, Tree
+from pluribus.federated.server.rule import Server, Step, contributions, mean, one_of, size_shares, told
+from pluribus.rules import Median
+
+
+@dataclass(frozen=True)
+class Stateless(Server):
+    """``x + lr rule(delta_1 ... delta_k)``.
+
+    A rule that uses a reference (centered clipping) gets the last round's result, kept in the state as ``previous``
+    and zero before the first round. A round with fewer participants than the rule needs leaves the model as it is; a
+    rule that needs more than there are clients is an error at once.
+
+    Rules decide by trained tensors alone. Buffers and counters are averaged with the weights that came out; where there
+    are none their values go through the rule's last step if it works on sorted values, and else through the median.
+
+    Parameters
+    ----------
+    rule
+        A rule or chain.
+    server_lr
+        Step along the result.
+    weighting
+        ``"uniform"``, the default because who attacks may also lie about its size, or ``"size"``.
+    measure
+        Whether to say what each participant counted for where that takes a pass over the updates of its own (median,
+        trimmed mean); without it those weights are NaN.
+    """
+
+    rule: Rule
+    server_lr: float = 1.0
+    weighting: str = "uniform"
+    measure: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.rule, Rule):
+            raise RuleError(f"Stateless takes a rule such as rules.Median(), not {self.rule!r}")
+        positive("Stateless", "server_lr", self.server_lr)
+        one_of(self, "weighting", ("uniform", "size"))
+
+    @property
+    def name(self) -> str:
+        """The rules of the chain with their parameters, then those of this frame: what `parse` reads back."""
+        chained = "+".join(told(step.name or type(step).__name__, step) for step in _steps(self.rule))
+        return told(chained, self, leave_out=("buffers", "rule"))
+
+    @property
+    def least(self) -> int:
+        """What the rule needs."""
+        return self.rule.least
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]
+        """The rules' formulas, in their order."""
+        return "; then ".join(step.formula for step in _steps(self.rule))
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        """The rules' sources."""
+        return "; ".join(step.source for step in _steps(self.rule))
+
+    @property
+    def explanation(self) -> str:  # type: ignore[override]
+        """The first sentence of the rules' own descriptions."""
+        return " Then: ".join((type(step).__doc__ or "").strip().partition("\n")[0] for step in _steps(self.rule))
+
+    def remember(self, params: Tree, n_clients: int) -> State:
+        """``previous``: the last result, if the rule uses one."""
+        if not self.rule.uses_reference:
+            return {}
+        return {"previous": {name: np.zeros_like(params[name]) for name in self.parameters(params)}}
+
+    def advance(self, state: State, round: Round) -> Step:
+        """Move by the rule's result."""
+        trained = self.parameters(state["params"])
+        given = size_shares(round) if self.weighting == "size" else None
+        result = self.rule(contributions(round, trained), given, reference=state.get("previous"))
+        measured = self.measure or not isinstance(steps(self.rule)[1], CoordinateRule)
+        weights = result.weights if measured else np.full(len(round.clients), np.nan)
+        change = {**result.value, **self._buffers(state["params"], trained, round, given, weights)}
+        memory = {"previous": result.value} if self.rule.uses_reference else {}
+        return Step(self.moved(state["params"], change, self.server_lr), weights, memory)
+
+    def _buffers(self, params: Tree, trained: list[str], round: Round, given: Array | None, weights: Array) -> Tree:
+        """What buffers and counters move by."""
+        names = [name for name, value in params.items() if name not in trained and value.dtype.kind != "b"]
+        if not names:
+            return {}
+        last = steps(self.rule)[1]
+        if isinstance(last, CoordinateRule) or np.isnan(weights).any():
+            by_rank = last if isinstance(last, RankRule) else Median()
+            value: Tree = by_rank(contributions(round, names), given).value
+            return value
+        counted = np.maximum(weights, 0.0)
+        return mean(round, counted, names) if counted.any() else {}
+
+
+def _steps(rule: Rule) -> tuple[Rule, ...]:
+    return rule.steps if isinstance(rule, Chain) else (rule,)
