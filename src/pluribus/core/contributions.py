@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -166,6 +166,26 @@ class Contributions:
             made[spec.name] = array if kin is None else kin.restore(array)
         return self.structure.build(made)
 
+    def subset(self, tensors: Sequence[int]) -> Contributions:
+        """Some of the tensors, by number; a flat mapping of their names. Nothing is copied."""
+        specs = tuple(self.specs[k] for k in tensors)
+        rows = tuple(tuple(row[k] for k in tensors) for row in self.rows)
+        return replace(self, specs=specs, rows=rows, structure=tree.flat([spec.name for spec in specs]))
+
+    def ranges(self, blocks: Sequence[Block]) -> Contributions:
+        """Ranges of tensors as tensors of their own, each of one axis. Nothing is copied."""
+        specs = tuple(
+            TensorSpec(
+                f"{self.specs[b.tensor].name}[{b.start}:{b.stop}]", (b.stop - b.start,), self.specs[b.tensor].dtype
+            )
+            for b in blocks
+        )
+        rows = tuple(
+            tuple(leaf and leaves.Range(leaf, b.start, b.stop) for b, leaf in ((b, row[b.tensor]) for b in blocks))
+            for row in self.rows
+        )
+        return replace(self, specs=specs, rows=rows, structure=tree.flat([spec.name for spec in specs]))
+
     def template(self) -> Contributions:
         """Names, shapes, dtypes and array kinds of the first contribution, without its data."""
         return Contributions(
@@ -263,8 +283,7 @@ def _union(structure: tree.Structure, names: list[str]) -> tree.Structure:
     """The structure of a mapping that also has the names that only later contributors bring."""
     if structure.kind != "mapping" or any(tree.SEPARATOR in name for name in names):
         raise ContributionError("missing='absent' needs contributions that are flat mappings of names to arrays")
-    children = tuple(tree.Structure("leaf", name) for name in names)
-    return tree.Structure("mapping", "", lambda made: dict(zip(names, made, strict=True)), children)
+    return tree.flat(names)
 
 
 def _result_dtype(name: str, labels: Sequence[str], opened: Sequence[Mapping[str, Leaf]]) -> DType:

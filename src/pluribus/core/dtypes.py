@@ -70,6 +70,13 @@ def _unsupported(name: str) -> ContributionError:
     )
 
 
+def rounding(dtype: DType) -> float:
+    """Relative spacing of the floating-point numbers of a dtype; zero for whole numbers."""
+    if dtype.discrete:
+        return 0.0
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype.storage).eps)
+
+
 def common(names: set[str]) -> DType | None:
     """The dtype of the result when contributors differ: the widest of one kind, or None if kinds differ."""
     if len(names) == 1:

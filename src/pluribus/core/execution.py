@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pluribus.core import passes, weights
+from pluribus.core import passes, points, weights
 from pluribus.core.contributions import Contributions, gather
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
 from pluribus.core.passes import Active, Tainted
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 from pluribus.core.result import Aggregate
-from pluribus.core.rule import CompositeRule, PreRule, Rule, WeightRule, steps
+from pluribus.core.rule import CompositeRule, CoordinateRule, PointRule, PreRule, Rule, WeightRule, steps
 
 REFERENCE = "reference"
 
@@ -55,7 +55,8 @@ class Outcome:
     mixing
         Of the pre-rules, shape (k, m), ahead of a rule of coordinates; else None.
     counted
-        What each active contributor counted for, shape (n,), where a composite rule says so.
+        What each active contributor counted for, shape (n,), where the rule says so; or a function that finds it, where
+        that takes another pass.
     """
 
     active: Active
@@ -63,7 +64,7 @@ class Outcome:
     relation: Relation | None = None
     coefficients: Array | None = None
     mixing: Array | None = None
-    counted: Array | None = None
+    counted: Array | Callable[[], Array] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,8 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
     if options.integers == "error":
         _refuse_integers(data)
     checked = weights.check(given, data.n, data.labels)
-    if checked.ndim > 1 and steps(rule)[1].reads is not Reads.NOTHING:
+    last = steps(rule)[1]
+    if checked.ndim > 1 and not (isinstance(last, WeightRule) and last.reads is Reads.NOTHING):
         raise RuleError(f"weights of shape (k, n) give k results, which {rule} cannot; the mean can")
     if reference is not None:
         if not rule.uses_reference:
@@ -109,6 +111,8 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     pre, last = steps(rule)
     if isinstance(last, CompositeRule):
         return last.compose(active, shares, execute)
+    if isinstance(last, PointRule):
+        return Outcome(active, [points.pointwise(active, last, shares)], counted=shares)
     relation = relate(needed(pre, last), active)
     if isinstance(last, WeightRule):
         coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
@@ -125,7 +129,7 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
 
 def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
     """The dearest statistic that must be known before combining."""
-    asked = [step.reads for step in (*pre, last) if step.reads is not Reads.COORDINATES]
+    asked = [step.reads for step in (*pre, last) if step.reads not in (Reads.COORDINATES, Reads.POINTS)]
     return max(asked, key=list(Reads).index, default=Reads.NOTHING)
 
 
@@ -164,6 +168,27 @@ def mixed(pre: Sequence[PreRule], relation: Relation | None, shares: Array, rows
     return made
 
 
+def counted(rule: Rule, outcome: Outcome) -> Array:
+    """What each active contributor counted for in an outcome of a rule, shape (n,); NaN where that means nothing."""
+    n = len(outcome.active.rows)
+    if outcome.coefficients is not None:
+        return outcome.coefficients[..., :n]
+    if outcome.counted is not None:
+        return outcome.counted() if callable(outcome.counted) else outcome.counted
+    last = steps(rule)[1]
+    if not isinstance(last, CoordinateRule):
+        return np.full(n, np.nan)
+    return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
+
+
+def squared_distances(rule: Rule, active: Active, arrays: Sequence[Array]) -> Array:
+    """Squared distances of the active contributors to stored arrays, shape (n,), in the space that a rule works in."""
+    last = steps(rule)[1]
+    if isinstance(last, PointRule):
+        return points.squared_distances(active, last, arrays)
+    return passes.squared_distances_to(active, arrays)
+
+
 def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     """How far the result moves when each active contributor is left out: Euclidean distances, shape (n,).
 
@@ -196,7 +221,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
             )
             moved[k] = np.sqrt(relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0)))
         else:
-            moved[k] = _distance(outcome, execute(rule, active.without(k), weights.normalise(rest)))
+            moved[k] = _distance(rule, outcome, execute(rule, active.without(k), weights.normalise(rest)))
     return moved
 
 
@@ -206,11 +231,11 @@ def _as_read(reads: Reads, relation: Gram) -> Relation | None:
     return relation if reads is Reads.GRAM else None
 
 
-def _distance(one: Outcome, other: Outcome) -> float:
+def _distance(rule: Rule, one: Outcome, other: Outcome) -> float:
     as_contribution = other.active.data.rebuild(other.results[0])
     data = one.active.data.with_extras({"without": as_contribution})
     active = replace(one.active, data=data, rows=(len(data.rows) - 1,))
-    return float(np.sqrt(passes.squared_distances_to(active, one.results[0])[0]))
+    return float(np.sqrt(squared_distances(rule, active, one.results[0])[0]))
 
 
 def _padded(coefficients: Array, rows: int) -> Array:

@@ -8,7 +8,8 @@ A law is a statement about a rule and a small random case. Cases are drawn by hy
 law to a small counterexample. Values lie on a grid, with a little noise so that nothing ties by accident: a rule that
 chooses one of several is not blamed for how it breaks ties, except by the law about ties. A rule that needs a reference
 gets one, which moves, scales and turns with the contributions. A case for which a rule has no answer by nature
-(`UndefinedError`: antipodal points on a sphere) is none.
+(`UndefinedError`: antipodal points on a sphere) is none. Laws about vectors say nothing about a rule on other things:
+that is a verdict of its own, *not applicable*.
 """
 
 from __future__ import annotations
@@ -42,28 +43,41 @@ class Law:
     needs: tuple[str, ...] = ()
     generic: bool = True  # whether noise keeps values apart
     numbers: tuple[int, ...] = ()
+    vectors: bool = False  # whether it speaks of contributions as vectors that can be moved, scaled, turned, measured
+
+    def applies(self, rule: Rule) -> bool:
+        """Whether it says something about a rule: a law about vectors does where all are taken, or where declared."""
+        return not self.vectors or rule.any_vectors or self.name in rule.laws
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a search found. ``counterexample`` is a case that breaks the law, as small as shrinking made it."""
+    """What a search found. ``counterexample`` is a case that breaks the law, as small as shrinking made it.
+
+    ``holds`` is None where the law is not applicable to the rule; `word` says which of the three it is.
+    """
 
     law: str
-    holds: bool
+    holds: bool | None
     counterexample: Case | None = field(default=None)
     message: str | None = None
+
+    @property
+    def word(self) -> str:
+        """``"holds"``, ``"broken"`` or ``"not applicable"``."""
+        return {True: "holds", False: "broken", None: "not applicable"}[self.holds]
 
 
 LAWS: dict[str, Law] = {}
 
 
 def law(
-    name: str, statement: str, *needs: str, generic: bool = True
+    name: str, statement: str, *needs: str, generic: bool = True, vectors: bool = False
 ) -> Callable[[Callable[[Rule, Case], str | None]], Law]:
     """Decorator that makes a test a known law."""
 
     def make(test: Callable[[Rule, Case], str | None]) -> Law:
-        LAWS[name] = Law(name, statement, test, needs, generic)
+        LAWS[name] = Law(name, statement, test, needs, generic, vectors=vectors)
         return LAWS[name]
 
     return make
@@ -116,7 +130,9 @@ def _unanimity(rule: Rule, case: Case) -> str | None:
 @law("null", "A contributor of weight zero is as good as absent.", "extra")
 def _null(rule: Rule, case: Case) -> str | None:
     x, w, r = case["x"], case["weights"], _reference(case)
-    more, weights = np.vstack([x[:1], case["extra"][None].astype(x.dtype), x[1:]]), np.insert(w, 1, 0.0)
+    extra = np.resize(case["extra"], x.shape[1:])
+    extra = extra.astype(x.dtype) if x.dtype.kind == "f" else np.full(extra.shape, -1, x.dtype)
+    more, weights = np.vstack([x[:1], extra[None], x[1:]]), np.insert(w, 1, 0.0)
     return _differs(rule, _apply(rule, more, weights, r), _apply(rule, x, w, r), x)
 
 
@@ -127,7 +143,7 @@ def _replication(rule: Rule, case: Case) -> str | None:
     return _differs(rule, _apply(rule, x, w.astype(float), r), _apply(rule, copies, np.ones(len(copies)), r), x)
 
 
-@law("translation", "Moving all contributions moves the result as much.", "shift")
+@law("translation", "Moving all contributions moves the result as much.", "shift", vectors=True)
 def _translation(rule: Rule, case: Case) -> str | None:
     x, w, shift = case["x"], case["weights"], case["shift"].astype(case["x"].dtype)
     moved, r = x + shift, _reference(case)
@@ -135,7 +151,7 @@ def _translation(rule: Rule, case: Case) -> str | None:
     return _differs(rule, _apply(rule, moved, w, there), _apply(rule, x, w, r) + shift, x, moved)
 
 
-@law("scale", "Scaling all contributions scales the result as much.", "factor")
+@law("scale", "Scaling all contributions scales the result as much.", "factor", vectors=True)
 def _scale(rule: Rule, case: Case) -> str | None:
     x, w, factor = case["x"], case["weights"], case["factor"]
     scaled, r = (x * factor).astype(x.dtype), _reference(case)
@@ -143,7 +159,7 @@ def _scale(rule: Rule, case: Case) -> str | None:
     return _differs(rule, _apply(rule, scaled, w, there), _apply(rule, x, w, r) * factor, scaled)
 
 
-@law("rotation", "Rotating all contributions rotates the result.", "angle")
+@law("rotation", "Rotating all contributions rotates the result.", "angle", vectors=True)
 def _rotation(rule: Rule, case: Case) -> str | None:
     x, w = case["x"], case["weights"]
     turn = np.eye(x.shape[1])
@@ -155,7 +171,7 @@ def _rotation(rule: Rule, case: Case) -> str | None:
     return _differs(rule, _apply(rule, (x @ turn).astype(x.dtype), w, there), _apply(rule, x, w, r) @ turn, x)
 
 
-@law("betweenness", "At each coordinate the result lies between the least and the greatest contribution.")
+@law("betweenness", "At each coordinate the result lies between the least and the greatest contribution.", vectors=True)
 def _betweenness(rule: Rule, case: Case) -> str | None:
     x, w = case["x"], case["weights"]
     z, slack = _apply(rule, x, w, _reference(case)), _tolerance(rule, x)
@@ -165,7 +181,13 @@ def _betweenness(rule: Rule, case: Case) -> str | None:
     )
 
 
-@law("monotone weight", "More weight for a contributor does not move the result away from it.", "who", "factor")
+@law(
+    "monotone weight",
+    "More weight for a contributor does not move the result away from it.",
+    "who",
+    "factor",
+    vectors=True,
+)
 def _monotone_weight(rule: Rule, case: Case) -> str | None:
     x, w, who, r = case["x"], case["weights"], case["who"], _reference(case)
     more = w.copy()
@@ -179,6 +201,7 @@ def _monotone_weight(rule: Rule, case: Case) -> str | None:
     "breakdown",
     "The contributors that a rule declares to withstand, at least one, move it only so far.",
     "attack",
+    vectors=True,
 )
 def _breakdown(rule: Rule, case: Case) -> str | None:
     x, w = case["x"], np.ones(len(case["x"]))
@@ -240,7 +263,7 @@ def check(
     Returns
     -------
     dict
-        A `Verdict` for each law, with a small counterexample where it does not hold.
+        A `Verdict` for each law, with a small counterexample where it is broken.
     """
     names = list(LAWS) if laws is None else list(laws)
     unknown = [name for name in names if name not in LAWS]
@@ -268,6 +291,8 @@ def _tested(rule: Rule, tested: Law, case: Case) -> str | None:
 
 
 def _search(rule: Rule, tested: Law, examples: int, seed: int, dtype: np.dtype[Any]) -> Verdict:
+    if not tested.applies(rule):
+        return Verdict(tested.name, None)
     hypothesis = require("hypothesis", "laws")
     worst: dict[str, Any] = {}
 
@@ -302,7 +327,8 @@ def _cases(rule: Rule, tested: Law, dtype: np.dtype[Any]) -> Any:
         x = np.array(draw(st.lists(st.lists(grid, min_size=d, max_size=d), min_size=n, max_size=n)), dtype=float)
         if tested.generic:
             x += 0.01 * np.random.default_rng(draw(st.integers(0, 99))).standard_normal((n, d))
-        case: Case = {"x": x.astype(dtype)}
+        x = rule.draw(x)
+        case: Case = {"x": x.astype(dtype) if x.dtype.kind == "f" else x}
         if rule.needs_reference:
             noise = 0.01 * np.random.default_rng(d).standard_normal(d) if tested.generic else 0.0
             case["reference"] = np.array(draw(st.lists(grid, min_size=d, max_size=d)), dtype=float) + noise
@@ -351,7 +377,7 @@ def store(verdicts: Mapping[str, Mapping[str, Verdict]], folder: Path = STORE) -
         path = folder / f"{name}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         kept = {law: entry for law, entry in known.items() if law not in found}
-        broken = {v.law: {"case": v.counterexample, "message": v.message} for v in found.values() if not v.holds}
+        broken = {v.law: {"case": v.counterexample, "message": v.message} for v in found.values() if v.holds is False}
         table = kept | broken
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({law: table[law] for law in LAWS if law in table}, indent=1) + "\n")

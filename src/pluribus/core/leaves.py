@@ -66,6 +66,37 @@ class NumpyLeaf:
         return NumpyLeaf(np.broadcast_to(np.zeros((), self.array.dtype), self.shape), self.dtype, self.wrap)
 
 
+@dataclass(frozen=True, eq=False)
+class Range:
+    """Items ``start:stop`` of another leaf, as a tensor of one axis."""
+
+    leaf: Leaf
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis."""
+        return (self.stop - self.start,)
+
+    @property
+    def dtype(self) -> DType:
+        """That of the other leaf."""
+        return self.leaf.dtype
+
+    def items(self, start: int, stop: int) -> Array:
+        """The other leaf's items."""
+        return self.leaf.items(self.start + start, self.start + stop)
+
+    def restore(self, values: Array) -> Any:
+        """The kind of the other leaf."""
+        return self.leaf.restore(values)
+
+    def hollow(self) -> Range:
+        """A range of a leaf without data."""
+        return Range(self.leaf.hollow(), self.start, self.stop)
+
+
 def of(value: Any, name: str) -> Leaf:
     """The leaf of an array, a torch tensor, or anything with ``shape``, ``dtype`` and ``__array__``."""
     if isinstance(value, NumpyLeaf) or hasattr(value, "restore"):

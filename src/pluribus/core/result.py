@@ -69,28 +69,16 @@ class Aggregate:
         """What each contributor counted for, shape (n,) or (k, n).
 
         For a linear rule its coefficient in the result (the sum is below one when a rule shrinks). For a rule of
-        coordinates its mean share over the coordinates, which takes a pass over the data; NaN where neither means
-        anything.
+        coordinates its mean share over the coordinates, which takes a pass over the data; for a rule on points the
+        weight that it was given; NaN where none of these means anything.
         """
+        from pluribus.core import execution
+
         if self._outcome is None:
             return self.given
         full = np.zeros(self.given.shape)
-        rows = list(self._outcome.active.rows)
-        if self._outcome.coefficients is not None:
-            full[..., rows] = self._outcome.coefficients[..., : len(rows)]
-        else:
-            full[rows] = self._shares_counted(self._outcome)
+        full[..., list(self._outcome.active.rows)] = execution.counted(self.rule, self._outcome)
         return full
-
-    def _shares_counted(self, outcome: Outcome) -> Array:
-        from pluribus.core.rule import CoordinateRule, steps
-
-        if outcome.counted is not None:
-            return outcome.counted
-        last = steps(self.rule)[1]
-        if not isinstance(last, CoordinateRule):
-            return np.full(len(outcome.active.rows), np.nan)
-        return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
 
     @cached_property
     def relation(self) -> Gram | Norms | None:
@@ -123,13 +111,18 @@ class Aggregate:
 
     @cached_property
     def distances(self) -> Array:
-        """Euclidean distance of each contributor to the result, shape (n,); NaN for those left out."""
+        """Distance of each contributor to the result, shape (n,); NaN for those left out.
+
+        Euclidean; for a rule on points, the root of the sum over all points of their squared distances in the space.
+        """
+        from pluribus.core import execution
+
         outcome = self._needed("distances")
         rows = list(outcome.active.rows)
         if isinstance(outcome.relation, Gram) and outcome.coefficients is not None and outcome.coefficients.ndim == 1:
             squares = outcome.relation.squared_distances_to(outcome.coefficients)[: len(rows)]
         else:
-            squares = passes.squared_distances_to(outcome.active, outcome.results[0])
+            squares = execution.squared_distances(self.rule, outcome.active, outcome.results[0])
         full = np.full(self.n, np.nan)
         full[rows] = np.sqrt(squares)
         return full

@@ -6,6 +6,7 @@ Most rules are one of three kinds, each small algebra that never sees a whole co
 * `CoordinateRule`: something done at each coordinate alone (median, trimmed mean, ...);
 * `PreRule`: contributions made from contributions, X' = M X, ahead of another rule (clipping, NNM, ...).
 
+A `PointRule` combines points of a space that is not flat, such as rows on a sphere or labels.
 `chain` puts pre-rules ahead of a rule, and a `PresetRule` is a chain under a name of its own; a `CompositeRule` is made
 of rules in some other way.
 How a rule is run is in `pluribus.core.execution`.
@@ -59,6 +60,9 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         Relative precision of an iterative rule, beyond rounding.
     example
         Parameters with which its laws are checked.
+    any_vectors
+        Whether contributions may be any vectors. Laws about moving, scaling and turning vectors say nothing of other
+        rules, unless these declare them; their law checks `draw` contributions that they take.
     """
 
     name: ClassVar[str] = ""
@@ -71,6 +75,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     needs_reference: ClassVar[str] = ""
     precision: ClassVar[float] = 0.0
     example: ClassVar[tuple[tuple[str, Any], ...]] = ()
+    any_vectors: ClassVar[bool] = True
 
     def __call__(
         self,
@@ -130,6 +135,13 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         The honest spread is the largest distance between two honest contributions.
         """
         return float(np.sqrt(d))
+
+    def draw(self, x: Array) -> Array:
+        """Contributions that the rule takes, shape (n, ...), made from any matrix (n, d), for its law checks.
+
+        Each is made of its own row alone, so that equal rows give equal contributions.
+        """
+        return x
 
     def check(self, n: int) -> None:
         """Raise `RuleError` when n contributors are too few."""
@@ -203,9 +215,47 @@ class PreRule(Rule):
 class CompositeRule(Rule):
     """A rule made of other rules that is neither weights, nor coordinates, nor a chain of these."""
 
+    reads = Reads.COORDINATES
+
     @abstractmethod
     def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
         """Run: ``execute(rule, active, shares)`` runs a part of it. ``shares`` are weights of sum one, shape (n,)."""
+
+
+class PointRule(Rule):
+    """A rule on points of a space: the last axes of every tensor are a point, the others index many of them.
+
+    Class attributes
+    ----------------
+    axes
+        How many last axes are a point: 0 for a label, 1 for a vector, 2 for a matrix.
+    whole
+        Whether points are made of whole numbers (labels, ranks). Then tensors of integers and booleans are points, and
+        others are refused; else tensors of floats are points, and counters and masks are averaged as ever.
+    """
+
+    reads = Reads.POINTS
+    any_vectors = False
+    axes: ClassVar[int] = 1
+    whole: ClassVar[bool] = False
+
+    @abstractmethod
+    def combine(self, points: Array, weights: Array) -> Array:
+        """m points of shape (m, ...) from n contributors' points, shape (n, m, ...), under weights of sum one, (n,).
+
+        float64 in and out, or the tensor's own integers. Raises `UndefinedError` where the points have no answer.
+        """
+
+    @abstractmethod
+    def complaint(self, points: Array, rounding: float) -> str | None:
+        """What is wrong with one contributor's points, shape (m, ...), or None: ``"holds ...; points must ..."``.
+
+        ``rounding`` is the relative spacing of the numbers as the contributor stored them.
+        """
+
+    @abstractmethod
+    def squared_distances(self, points: Array, others: Array) -> Array:
+        """Squared distances of pairs of points in the space, shape (m,), from two arrays (m, ...)."""
 
 
 class PresetRule(Rule):
@@ -287,7 +337,7 @@ def chain(*rules: Rule) -> Chain:
     return Chain(tuple(flat))
 
 
-Last = WeightRule | CoordinateRule | CompositeRule
+Last = WeightRule | CoordinateRule | CompositeRule | PointRule
 
 
 def steps(rule: Rule) -> tuple[tuple[PreRule, ...], Last]:
@@ -301,9 +351,11 @@ def steps(rule: Rule) -> tuple[tuple[PreRule, ...], Last]:
     if isinstance(last, PreRule):
         return pre, _GivenWeights()
     if not isinstance(last, Last):
-        raise RuleError(f"{last} is neither a WeightRule, a CoordinateRule, a PreRule nor a CompositeRule")
+        raise RuleError(f"{last} is not a WeightRule, CoordinateRule, PointRule, PreRule or CompositeRule")
     if pre and isinstance(last, CompositeRule):
         raise RuleError(f"{last} is made of rules; put {pre[0]} inside of it, ahead of one of them")
+    if pre and isinstance(last, PointRule):
+        raise RuleError(f"{last} combines points of a space, and weighted sums made by {pre[0]} would leave it")
     return pre, last
 
 

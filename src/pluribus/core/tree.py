@@ -45,6 +45,13 @@ def flatten(value: Any) -> tuple[dict[str, Any], Structure]:
     return leaves, structure
 
 
+def flat(names: Sequence[str]) -> Structure:
+    """The structure of a mapping from names to leaves."""
+    keys = tuple(names)
+    children = tuple(Structure("leaf", name) for name in keys)
+    return Structure("mapping", "", lambda made: dict(zip(keys, made, strict=True)), children)
+
+
 def _walk(value: Any, name: str, leaves: dict[str, Any]) -> Structure:
     if isinstance(value, Mapping):
         return _branch("mapping", list(value.items()), _mapping_maker(value), name, leaves)
