@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 
 __all__ = ["Aggregate", "Rule", "__version__", "aggregate", "federated", "laws", "report", "rules"]
 
+CALL_OPTIONS = ("reference", "nonfinite", "missing", "integers", "engine", "out")
+
 _LAZY = {
     "Aggregate": ("pluribus.core.result", "Aggregate"),
     "Rule": ("pluribus.core.rule", "Rule"),
@@ -46,7 +48,7 @@ def aggregate(contributions: Any, rule: str | Rule = "mean", weights: Any = None
         n non-negative numbers of any scale; None is uniform.
     **options
         The named rule's parameters (``f=2``), and the options of a call: ``reference``, ``nonfinite``, ``missing``,
-        ``integers``; see `pluribus.Rule.__call__`.
+        ``integers``, ``engine``, ``out``; see `pluribus.Rule.__call__`.
 
     Returns
     -------
@@ -56,7 +58,7 @@ def aggregate(contributions: Any, rule: str | Rule = "mean", weights: Any = None
     from pluribus import rules
     from pluribus.core.errors import RuleError
 
-    call = {k: options.pop(k) for k in ("reference", "nonfinite", "missing", "integers") if k in options}
+    call = {k: options.pop(k) for k in CALL_OPTIONS if k in options}
     if isinstance(rule, str):
         rule = rules.get(rule, **options)
     elif not isinstance(rule, rules.Rule):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pluribus.core.errors import RuleError
-from pluribus.core.rule import Rule, get, registered
+from pluribus.core.rule import Rule, get
 
 # Rooms that register methods by name: the room, the module that knows them, and its `registered() -> {name: class}`.
 # They are named here and imported when asked for, because the core knows no room.
@@ -51,17 +51,15 @@ def rules_named(texts: Iterable[str]) -> dict[str, Rule]:
     RuleError
         No such rule, module or name.
     """
-    importlib.import_module("pluribus.rules")
-    known = registered()
-    texts = list(texts)
-    if not texts:
-        return {name: cls(**dict(cls.example)) for name, cls in known.items()}
-    return {text: _at(text) if ":" in text else get(text, **_example(text)) for text in texts}
+    from pluribus.core.laws import example_rules
+
+    examples = example_rules()
+    return {text: _at(text) if ":" in text else _named(text, examples) for text in list(texts) or examples}
 
 
-def _example(name: str) -> dict[str, Any]:
-    cls = registered().get(name.strip().lower().replace("-", "_"))
-    return dict(cls.example) if cls else {}
+def _named(text: str, examples: Mapping[str, Rule]) -> Rule:
+    name = text.strip().lower().replace("-", "_").replace(" ", "_")
+    return examples[name] if name in examples else get(name)  # which raises, and lists near names
 
 
 def _at(place: str) -> Rule:

@@ -70,8 +70,9 @@ class Blocks(Sequence[Block]):
 
     @classmethod
     def of(cls, specs: Sequence[TensorSpec], size: int, discrete: bool) -> Blocks:
-        """Cut tensors of one kind."""
-        kept = [(index, spec.size) for index, spec in enumerate(specs) if spec.dtype.discrete == discrete and spec.size]
+        """Cut tensors of one kind, in the order of their names: sums over blocks must not depend on a file's order."""
+        named = sorted(enumerate(specs), key=lambda item: item[1].name)
+        kept = [(index, spec.size) for index, spec in named if spec.dtype.discrete == discrete and spec.size]
         ends = itertools.accumulate(-(-items // size) for _, items in kept)
         return cls(size, tuple(i for i, _ in kept), tuple(items for _, items in kept), tuple(ends))
 
@@ -185,6 +186,16 @@ class Contributions:
             for row in self.rows
         )
         return replace(self, specs=specs, rows=rows, structure=tree.flat([spec.name for spec in specs]))
+
+    def portable(self) -> Contributions:
+        """The same for another process, which opens files itself; raises where a contribution lies in memory."""
+        for label, row in zip(self.labels, self.rows, strict=True):
+            if not all(leaf is None or isinstance(leaf, checkpoints.FileLeaf) for leaf in row):
+                raise ContributionError(
+                    f"{label} lies in this process's memory, where other processes cannot read it: "
+                    "save it as a .safetensors file and give its path, or use engine='threads'"
+                )
+        return replace(self, structure=tree.Structure("leaf"))
 
     def template(self) -> Contributions:
         """Names, shapes, dtypes and array kinds of the first contribution, without its data."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pluribus.core import passes, points, weights
+from pluribus import engines
+from pluribus.core import passes, points, stores, weights
 from pluribus.core.contributions import Contributions, gather
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
@@ -16,6 +18,7 @@ from pluribus.core.passes import Active, Tainted
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 from pluribus.core.result import Aggregate
 from pluribus.core.rule import CompositeRule, CoordinateRule, PointRule, PreRule, Rule, WeightRule, steps
+from pluribus.core.stores import Result
 
 REFERENCE = "reference"
 
@@ -27,6 +30,8 @@ class Options:
     nonfinite: str = "raise"
     missing: str = "error"
     integers: str = "round"
+    engine: Any = None
+    out: Path | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -47,7 +52,7 @@ class Outcome:
     active
         Who took part.
     results
-        k lists of stored arrays.
+        k results: for each tensor stored items, in memory or in a file.
     relation
         What was read to decide, if anything was.
     coefficients
@@ -60,7 +65,7 @@ class Outcome:
     """
 
     active: Active
-    results: list[list[Array]]
+    results: list[Result]
     relation: Relation | None = None
     coefficients: Array | None = None
     mixing: Array | None = None
@@ -92,7 +97,11 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
     elif rule.needs_reference:
         raise RuleError(f"{rule} needs reference=, a contribution more: {rule.needs_reference}")
     positive = checked.max(axis=0) > 0 if checked.ndim > 1 else checked > 0
-    active = Active(data, tuple(np.flatnonzero(positive).tolist()), integers=options.integers)
+    rows = tuple(np.flatnonzero(positive).tolist())
+    engine = engines.make(options.engine)
+    if engine is not None and engine.remote and options.out is None:
+        raise RuleError("an engine of other processes writes its result to a file: give out='result.safetensors'")
+    active = Active(data, rows, integers=options.integers, engine=engine, out=options.out)
     left_out: dict[str, str] = {}
     while True:
         shares = weights.normalise(checked[..., list(active.rows)])
@@ -109,22 +118,32 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
 def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     """Relate, weigh and combine, once. ``shares`` are the active contributors' weights, each row of sum one."""
     pre, last = steps(rule)
-    if isinstance(last, CompositeRule):
-        return last.compose(active, shares, execute)
-    if isinstance(last, PointRule):
-        return Outcome(active, [points.pointwise(active, last, shares)], counted=shares)
+    if isinstance(last, (CompositeRule, PointRule)):
+        return _in_memory(last, active, shares)
     relation = relate(needed(pre, last), active)
     if isinstance(last, WeightRule):
         coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
         results = passes.weighted_sums(active, np.atleast_2d(coefficients))
         return Outcome(active, results, relation, coefficients)
     if not pre:
-        result = passes.coordinatewise(active, lambda there: last.tile_rule(_among(shares, there)))
+        result = passes.coordinatewise(active, last, shares)
         return Outcome(active, [result], relation)
     made = mixed(pre, relation, shares, len(active.all_rows))
     mixing = made.mixing[: len(made.shares)]
-    result = passes.coordinatewise(active, lambda there: last.tile_rule(made.shares), mixing)
+    result = passes.coordinatewise(active, last, made.shares, mixing)
     return Outcome(active, [result], relation, mixing=mixing)
+
+
+def _in_memory(last: CompositeRule | PointRule, active: Active, shares: Array) -> Outcome:
+    """Run a rule whose result is made in memory, here, and write it to a file afterwards if it goes to one."""
+    here = replace(active, out=None, engine=None)
+    if isinstance(last, CompositeRule):
+        outcome = last.compose(here, shares, execute)
+    else:
+        outcome = Outcome(here, [points.pointwise(here, last, shares)], counted=shares)
+    if active.out is None:
+        return outcome
+    return replace(outcome, active=active, results=[stores.save(active.data, outcome.results[0], active.out)])
 
 
 def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
@@ -181,8 +200,8 @@ def counted(rule: Rule, outcome: Outcome) -> Array:
     return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
 
 
-def squared_distances(rule: Rule, active: Active, arrays: Sequence[Array]) -> Array:
-    """Squared distances of the active contributors to stored arrays, shape (n,), in the space that a rule works in."""
+def squared_distances(rule: Rule, active: Active, arrays: Result) -> Array:
+    """Squared distances of the active contributors to a result, shape (n,), in the space that a rule works in."""
     last = steps(rule)[1]
     if isinstance(last, PointRule):
         return points.squared_distances(active, last, arrays)
@@ -240,10 +259,6 @@ def _distance(rule: Rule, one: Outcome, other: Outcome) -> float:
 
 def _padded(coefficients: Array, rows: int) -> Array:
     return np.concatenate([coefficients, np.zeros(rows - len(coefficients))])
-
-
-def _among(shares: Array, there: Sequence[int]) -> Array:
-    return shares if len(there) == len(shares) else weights.normalise(shares[list(there)])
 
 
 def _refuse_integers(data: Contributions) -> None:

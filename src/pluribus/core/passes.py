@@ -2,29 +2,33 @@
 
 Each pass maps a function over blocks of coordinates and takes the results in the order of the blocks. Weighted sums
 and order statistics are per coordinate, so their bits cannot depend on the blocks. A Gram matrix is a sum over
-blocks, so its blocks are fixed (`GRAM_ITEMS`), each is computed by one BLAS thread, and they are added in order.
+blocks, so its blocks are fixed (`GRAM_ITEMS`), each is computed by one BLAS thread, and they are added in fixed groups
+(`GRAM_GROUP`) and in order. So neither threads, nor tiles, nor the engine change a bit.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from pluribus.core import dtypes, kernels, relations
+from pluribus.core import dtypes, kernels, relations, stores, weights
 from pluribus.core.contributions import Block, Contributions
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, listing
 from pluribus.core.kernels import plain
+from pluribus.core.stores import Result, Store
 from pluribus.engines import local
+from pluribus.engines.base import Engine
 
 GRAM_ITEMS = 1 << 15
-STRAIGHT = ("float32", "float64")  # results that kernels write in place
+GRAM_GROUP = 16
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 TileRule = Callable[[Any, Sequence[Array], Array], bool]  # (kernel, views, out) -> finite
@@ -50,13 +54,16 @@ class OutsideDomain(Exception):
 class Active:
     """The rows that take part: contributors ``rows``, then all extra rows.
 
-    ``cleaned`` rows have NaN and Inf read as zero; ``integers`` says how counters and masks are combined.
+    ``cleaned`` rows have NaN and Inf read as zero; ``integers`` says how counters and masks are combined; ``engine`` is
+    where passes run (None: threads, by size) and ``out`` the file that the result goes to (None: memory).
     """
 
     data: Contributions
     rows: tuple[int, ...]
     cleaned: frozenset[int] = frozenset()
     integers: str = "round"
+    engine: Engine | None = None
+    out: Path | None = None
 
     @property
     def all_rows(self) -> tuple[int, ...]:
@@ -69,13 +76,76 @@ class Active:
         return self.data.coordinates * len(self.all_rows)
 
     def without(self, position: int) -> Active:
-        """All but the contributor at a position in ``rows``."""
-        return replace(self, rows=self.rows[:position] + self.rows[position + 1 :])
+        """All but the contributor at a position in ``rows``; in memory."""
+        return replace(self, rows=self.rows[:position] + self.rows[position + 1 :], out=None)
 
 
-def _map(active: Active, size: int, discrete: bool, function: Callable[[Block], Any]) -> Any:
-    threads = local.threads_for(active.values)
-    return local.ordered_map(function, active.data.blocks(size, discrete=discrete), threads)
+# --- running --------------------------------------------------------------------------------------------------------
+
+Task = Callable[[Active, Any, Block], Any]  # (active, payload, block) -> what a block gives; a function of a module
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What all spans of a pass share. Small where it travels: contributions are paths then."""
+
+    active: Active
+    task: Task
+    payload: Any
+    blocks: Sequence[Block]
+
+
+def _total(job: _Job, span: tuple[int, int]) -> Any:
+    """The sum over a span, in order."""
+    total: Any = 0.0
+    for number in range(*span):
+        total = total + job.task(job.active, job.payload, job.blocks[number])
+    return total
+
+
+def _total_elsewhere(job: _Job, span: tuple[int, int]) -> Any:
+    with single_blas():
+        return _total(job, span)
+
+
+def _all(job: _Job, span: tuple[int, int]) -> bool:
+    """Whether a span was finite throughout."""
+    return all(job.task(job.active, job.payload, job.blocks[number]) for number in range(*span))
+
+
+def _summed(active: Active, task: Task, payload: Any, zero: Any, size: int = GRAM_ITEMS) -> Any:
+    """The sum of a task over all blocks of coordinates: the same bits wherever it runs."""
+    engine = _engine(active)
+    job = _Job(active, task, payload, active.data.blocks(size, discrete=False))
+    spans = _spans(len(job.blocks), GRAM_GROUP)
+    if engine.remote:
+        parts = engine.run(_total_elsewhere, _portable(job), spans)
+        return sum(parts, zero)
+    with single_blas():
+        return sum(engine.run(_total, job, spans), zero)
+
+
+def run(active: Active, blocks: Sequence[Block], task: Task, payload: Any = None) -> None:
+    """Run a task over blocks; at the first that is not finite, find every bad row, and tell (`Tainted`)."""
+    engine = _engine(active)
+    job = _Job(active, task, payload, blocks)
+    # A remote span is a good second of work or a small share of all; a local one is a block.
+    group = max(1, min(256, len(blocks) // (4 * engine.slots))) if engine.remote else 1
+    for finite in engine.run(_all, _portable(job) if engine.remote else job, _spans(len(blocks), group)):
+        if not finite:
+            blame(active)
+
+
+def _spans(count: int, group: int) -> list[tuple[int, int]]:
+    return [(start, min(start + group, count)) for start in range(0, count, group)]
+
+
+def _engine(active: Active) -> Engine:
+    return active.engine or local.Threads(local.threads_for(active.values))
+
+
+def _portable(job: _Job) -> _Job:
+    return replace(job, active=replace(job.active, data=job.active.data.portable(), engine=None))
 
 
 @functools.cache
@@ -96,10 +166,7 @@ def single_blas() -> AbstractContextManager[Any]:
 def norms(active: Active) -> relations.Norms:
     """Squared norms of the active rows; raises `Tainted`."""
     _all_there(active, "norms")
-    rows = active.all_rows
-    total = np.zeros(len(rows))
-    for part in _map(active, GRAM_ITEMS, False, lambda b: plain.norms(_views(active, b))):
-        total += part
+    total = _summed(active, _block_norms, None, np.zeros(len(active.all_rows)))
     _check_finite(active, total)
     return relations.Norms(total, len(active.rows), active.data.extras, _labels(active))
 
@@ -107,14 +174,25 @@ def norms(active: Active) -> relations.Norms:
 def gram(active: Active) -> relations.Gram:
     """Gram matrix and distances of the active rows; raises `Tainted`."""
     _all_there(active, "the Gram matrix")
-    rows = active.all_rows
-    matrix = np.zeros((len(rows), len(rows)))
-    with single_blas():
-        for part in _map(active, GRAM_ITEMS, False, lambda b: plain.gram(_views(active, b))):
-            matrix += part
-        _check_finite(active, np.diag(matrix))
-        distances = _measured(active, matrix)
+    size = len(active.all_rows)
+    matrix = _summed(active, _block_gram, None, np.zeros((size, size)))
+    _check_finite(active, np.diag(matrix))
+    distances = _measured(active, matrix)
     return relations.Gram(matrix, distances, len(active.rows), active.data.extras, _labels(active))
+
+
+def _block_norms(active: Active, _: None, block: Block) -> Array:
+    return plain.norms(_views(active, block))
+
+
+def _block_gram(active: Active, _: None, block: Block) -> Array:
+    return plain.gram(_views(active, block))
+
+
+def _block_centred_gram(active: Active, rows: Sequence[int], block: Block) -> Array:
+    """Gram matrix of some rows less the first of them."""
+    views = [v.astype(np.float64) for v in active.data.views(block, rows, active.cleaned)]
+    return plain.gram([v - views[0] for v in views])
 
 
 def _measured(active: Active, matrix: Array) -> Array:
@@ -133,7 +211,8 @@ def _measured(active: Active, matrix: Array) -> Array:
         np.fill_diagonal(close, False)
         for group in _components(close):
             cluster = members[group]
-            centred = _centred_gram(active, cluster)
+            rows = [active.all_rows[k] for k in cluster]
+            centred = _summed(active, _block_centred_gram, rows, np.zeros((len(rows), len(rows))))
             inner = np.ix_(cluster, cluster)
             distances[inner] = np.where(
                 close[np.ix_(group, group)], relations.gram_distances(centred), distances[inner]
@@ -153,24 +232,16 @@ def _components(linked: Array) -> list[Array]:
     return [g for g in groups if len(g) > 1]
 
 
-def _centred_gram(active: Active, cluster: Array) -> Array:
-    """Gram matrix of the cluster's rows less its first row."""
-    rows = [active.all_rows[k] for k in cluster]
-
-    def part(block: Block) -> Array:
-        views = [v.astype(np.float64) for v in active.data.views(block, rows, active.cleaned)]
-        return plain.gram([v - views[0] for v in views])
-
-    total = np.zeros((len(rows), len(rows)))
-    for matrix in _map(active, GRAM_ITEMS, False, part):
-        total += matrix
-    return total
-
-
 def over_blocks(active: Active, part: Callable[[list[Array]], Any]) -> Any:
     """Yield ``part(views)`` for the blocks of coordinates in order; the views are all rows', float64, finite or not."""
     _all_there(active, "whole contributions")
-    return _map(active, GRAM_ITEMS, False, lambda block: part([v.astype(np.float64) for v in _views(active, block)]))
+    return _here(active, GRAM_ITEMS, lambda block: part([v.astype(np.float64) for v in _views(active, block)]))
+
+
+def _here(active: Active, size: int, function: Callable[[Block], Any]) -> Any:
+    """Yield a function of each block of coordinates, in order, in this process."""
+    blocks = active.data.blocks(size, discrete=False)
+    return local.ordered_map(function, blocks, local.threads_for(active.values))
 
 
 def blame(active: Active) -> None:
@@ -183,31 +254,35 @@ def blame(active: Active) -> None:
 # --- combining ------------------------------------------------------------------------------------------------------
 
 
-def weighted_sums(active: Active, coefficients: Array) -> list[list[Array]]:
-    """Results ``coefficients @ X``: k lists of stored arrays for coefficients of shape (k, m); raises `Tainted`.
+def weighted_sums(active: Active, coefficients: Array) -> list[Result]:
+    """Results ``coefficients @ X``: k of them for coefficients of shape (k, m); raises `Tainted`.
 
     Counters and masks take the coefficients rescaled to sum one, and are rounded.
     """
-    results = [active.data.allocate() for _ in coefficients]
+    with stores.opened(active.data, active.out, len(coefficients)) as made:
+        for discrete in (False, True):
+            size = kernels.tile_size(len(active.all_rows), 8)
+            blocks = active.data.blocks(size, discrete=discrete)
+            run(active, blocks, _block_sums, _Sums(coefficients, tuple(made)))
+        return stores.finished(made, active.out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    coefficients: Array
+    made: tuple[Store, ...]
+
+
+def _block_sums(active: Active, sums: _Sums, block: Block) -> bool:
+    spec = active.data.specs[block.tensor]
     kernel = kernels.select(active.values)
-    for discrete in (False, True):
-
-        def combine(block: Block, discrete: bool = discrete) -> bool:
-            spec = active.data.specs[block.tensor]
-            finite = True
-            for row, result in zip(coefficients, results, strict=True):
-                places, shares = _shares(active, block.tensor, row, discrete)
-                views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
-                straight = spec.dtype.name in STRAIGHT
-                size = (block.stop - block.start) * spec.dtype.per_item
-                out = stored(result, block) if straight else _room(size)
-                finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
-                if not straight:
-                    write(result, active, block, out)
-            return finite
-
-        _run(active, kernels.tile_size(len(active.all_rows), 8), discrete, combine)
-    return results
+    finite = True
+    for row, store in zip(sums.coefficients, sums.made, strict=True):
+        places, shares = _shares(active, block.tensor, row, spec.dtype.discrete)
+        views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
+        with _Out(active, store, block) as out:
+            finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
+    return finite
 
 
 def _shares(active: Active, tensor: int, coefficients: Array, discrete: bool) -> tuple[list[int], Array]:
@@ -230,50 +305,75 @@ def _shares(active: Active, tensor: int, coefficients: Array, discrete: bool) ->
     return list(places), shares[places]
 
 
-def coordinatewise(
-    active: Active, rule_for: Callable[[tuple[int, ...]], TileRule], mixing: Array | None = None
-) -> list[Array]:
+def coordinatewise(active: Active, rule: Tiled, shares: Array, mixing: Array | None = None) -> Result:
     """Result of a rule that works on each coordinate alone; raises `Tainted`.
 
     Parameters
     ----------
     active
         The rows.
-    rule_for
-        Gives the tile rule for the contributors (positions in ``active.rows``) that hold a tensor.
+    rule
+        Has ``tile_rule(weights)``.
+    shares
+        Weights of sum one of what the rule sees, shape (n,) or (k,). Where some lack a tensor, the others' are
+        rescaled.
     mixing
         Shape (k, m): the rule sees M X instead of X, made tile by tile. Rows are rescaled to sum one for counters.
     """
-    result = active.data.allocate()
-    n = len(active.rows)
-    everyone = tuple(range(n))
-    whole = rule_for(everyone if mixing is None else tuple(range(len(mixing))))
+    with stores.opened(active.data, active.out, 1) as made:
+        for discrete in (False, True):
+            blocks = active.data.blocks(kernels.tile_size(len(shares), 8), discrete=discrete)
+            run(active, blocks, _block_coordinates, _Coordinates(rule, shares, mixing, made[0]))
+        return stores.finished(made, active.out)[0]
+
+
+class Tiled(Protocol):
+    """A rule of coordinates."""
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """A function for one tile."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Coordinates:
+    rule: Tiled
+    shares: Array
+    mixing: Array | None
+    store: Store
+
+    @functools.cached_property
+    def whole(self) -> TileRule:
+        """The tile rule where nobody is absent."""
+        return self.rule.tile_rule(self.shares)
+
+    def among(self, present: Sequence[int]) -> TileRule:
+        """The tile rule of those who have a tensor."""
+        if len(present) == len(self.shares):
+            return self.whole
+        return self.rule.tile_rule(weights.normalise(self.shares[list(present)]))
+
+    def __getstate__(self) -> dict[str, Any]:  # a tile rule is a closure, and is made anew where it is needed
+        return {name: value for name, value in self.__dict__.items() if name != "whole"}
+
+
+def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> bool:
     kernel = kernels.select(active.values)
-    for discrete in (False, True):
-
-        def combine(block: Block, discrete: bool = discrete) -> bool:
-            finite = True
-            if mixing is None:
-                present = tuple(active.data.present(block.tensor, active.rows)) if active.data.incomplete else everyone
-                rule = whole if len(present) == n else rule_for(present)
-                rows = [active.rows[k] for k in present]
-                views = active.data.views(block, rows, active.cleaned)
-            else:
-                rule, rows = whole, []
-                raw = active.data.views(block, active.all_rows, active.cleaned)
-                views, finite = _mixed(kernel, raw, _unit_rows(mixing) if discrete else mixing)
-            straight = active.data.specs[block.tensor].dtype.name in STRAIGHT
-            out = stored(result, block) if straight else _room(len(views[0]))
-            try:
-                finite &= rule(kernel, views, out)
-            except OutsideDomain as error:
-                raise outside(active, rows, block.tensor, error) from None
-            if not straight:
-                write(result, active, block, out)
-            return finite
-
-        _run(active, kernels.tile_size(n, 8), discrete, combine)
-    return result
+    spec = active.data.specs[block.tensor]
+    finite, rows = True, list[int]()
+    if given.mixing is None:
+        present = active.data.present(block.tensor, active.rows) if active.data.incomplete else range(len(active.rows))
+        rule, rows = given.among(present), [active.rows[k] for k in present]
+        views = active.data.views(block, rows, active.cleaned)
+    else:
+        rule = given.whole
+        raw = active.data.views(block, active.all_rows, active.cleaned)
+        views, finite = _mixed(kernel, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
+    with _Out(active, given.store, block) as out:
+        try:
+            finite &= rule(kernel, views, out)
+        except OutsideDomain as error:
+            raise outside(active, rows, block.tensor, error) from None
+    return finite
 
 
 def outside(active: Active, rows: Sequence[int], tensor: int, error: OutsideDomain) -> ContributionError:
@@ -298,24 +398,20 @@ def _unit_rows(mixing: Array) -> Array:
 # --- measuring a result ---------------------------------------------------------------------------------------------
 
 
-def squared_distances_to(active: Active, arrays: Sequence[Array]) -> Array:
-    """|x_i - z|^2 of the contributors to stored arrays z, shape (n,)."""
-    specs = active.data.specs
+def squared_distances_to(active: Active, result: Result) -> Array:
+    """|x_i - z|^2 of the contributors to a result z, shape (n,)."""
+    found: Array = _summed(active, _block_distances, result, np.zeros(len(active.rows)))
+    return found
 
-    def part(block: Block) -> Array:
-        dtype = specs[block.tensor].dtype
-        z = dtypes.coordinates(arrays[block.tensor].reshape(-1)[block.start : block.stop], dtype, np.dtype(np.float64))
-        present = active.data.present(block.tensor, active.rows)
-        views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
-        squares = np.zeros(len(active.rows))
-        squares[present] = [float(np.dot(gap, gap)) for gap in (v - z for v in views)]
-        return squares
 
-    total = np.zeros(len(active.rows))
-    with single_blas():
-        for squares in _map(active, GRAM_ITEMS, False, part):
-            total += squares
-    return total
+def _block_distances(active: Active, result: Result, block: Block) -> Array:
+    dtype = active.data.specs[block.tensor].dtype
+    z = dtypes.coordinates(stores.items(result[block.tensor], block), dtype, np.dtype(np.float64))
+    present = active.data.present(block.tensor, active.rows)
+    views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
+    squares = np.zeros(len(active.rows))
+    squares[present] = [float(np.dot(gap, gap)) for gap in (v - z for v in views)]
+    return squares
 
 
 def coordinate_shares(
@@ -349,7 +445,7 @@ def coordinate_shares(
         return shares, tile.shape[1]
 
     total, count = np.zeros(n), 0
-    for shares, coordinates in _map(active, 4096, False, part):
+    for shares, coordinates in _here(active, 4096, part):
         total += shares
         count += coordinates
     return total / count if count else np.full(n, 1.0 / n)
@@ -379,18 +475,6 @@ def _views(active: Active, block: Block) -> list[Array]:
 
 def _labels(active: Active) -> tuple[str, ...]:
     return tuple(active.data.labels[row] for row in active.all_rows)
-
-
-def _run(active: Active, size: int, discrete: bool, combine: Callable[[Block], bool]) -> None:
-    """Run a pass over blocks of coordinates; see `run`."""
-    run(active, active.data.blocks(size, discrete=discrete), combine)
-
-
-def run(active: Active, blocks: Iterable[Block], combine: Callable[[Block], bool]) -> None:
-    """Run a pass; at the first block that is not finite, find every bad row, and tell (`Tainted`)."""
-    for finite in local.ordered_map(combine, blocks, local.threads_for(active.values)):
-        if not finite:
-            blame(active)
 
 
 def scan(active: Active) -> dict[int, list[str]]:
@@ -447,24 +531,49 @@ def _zero(out: Array) -> bool:
 
 
 def stored(result: Sequence[Array], block: Block) -> Array:
-    """The stored items of a block of a result, one-dimensional, to be written to."""
+    """The stored items of a block of a result in memory, one-dimensional, to be written to."""
     return result[block.tensor].reshape(-1)[block.start : block.stop]
 
 
-def write(result: Sequence[Array], active: Active, block: Block, values: Array) -> None:
-    """Round values into their place; counters by the policy, and those on which all agree stay as they are."""
-    target, dtype = stored(result, block), active.data.specs[block.tensor].dtype
-    dtypes.store(values, target, dtype)
-    if not dtype.discrete:
-        return
+class _Out:
+    """Where a kernel writes a block: in place if it can, or into a room that is rounded and stored at the end."""
+
+    def __init__(self, active: Active, store: Store, block: Block) -> None:
+        self.active, self.store, self.block = active, store, block
+        self.spec = active.data.specs[block.tensor]
+        self.size = (block.stop - block.start) * self.spec.dtype.per_item
+        self.place = store.place(block)
+
+    def __enter__(self) -> Array:
+        if self.spec.dtype.name not in stores.STRAIGHT:
+            self.out = _room(self.size)
+        else:
+            self.out = np.empty(self.size, self.spec.dtype.storage) if self.place is None else self.place
+        return self.out
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        if failed or self.out is self.place:
+            return
+        if self.spec.dtype.name in stores.STRAIGHT:
+            items = self.out
+        else:
+            items = np.empty(self.block.stop - self.block.start, self.spec.dtype.storage)
+            dtypes.store(self.out, items, self.spec.dtype)
+            if self.spec.dtype.discrete:
+                _settle(self.active, self.block, items)
+        self.store.write(self.block, items)
+
+
+def _settle(active: Active, block: Block, rounded: Array) -> None:
+    """Counters by the policy; those on which all agree stay as they are, whatever rounding did."""
     places = [active.rows[k] for k in active.data.present(block.tensor, active.rows)]
     items = [
         leaf.items(block.start, block.stop) for leaf in (active.data.rows[r][block.tensor] for r in places) if leaf
     ]
     if active.integers == "first":
-        target[...] = items[0]
+        rounded[...] = items[0]
     elif active.integers == "max":
-        target[...] = functools.reduce(np.maximum, items)
+        rounded[...] = functools.reduce(np.maximum, items)
     else:
         agreed = np.logical_and.reduce([item == items[0] for item in items])
-        np.copyto(target, items[0], where=agreed)
+        np.copyto(rounded, items[0], where=agreed)

@@ -46,7 +46,7 @@ def pointwise(active: Active, rule: PointRule, shares: Array) -> list[Array]:
             dtypes.store(values.reshape(-1), passes.stored(result, block), spec.dtype)
         return True
 
-    passes.run(active, list(_blocks(active, rule, mine)), combine)
+    passes.run(active, list(_blocks(active, rule, mine)), lambda _, __, block: combine(block))
     rest = [k for k in range(len(data.specs)) if k not in mine]
     if rest:
         coefficients = np.concatenate([shares, np.zeros(len(data.extras))])

@@ -30,7 +30,8 @@ class Aggregate:
     Attributes
     ----------
     value
-        The result: the same structure and array kind as one contribution (a list of k for weights of shape (k, n)).
+        The result: the same structure and array kind as one contribution (a list of k for weights of shape (k, n)), or
+        the path of the file that it was written to.
     rule
         The rule that made it.
     labels
@@ -53,7 +54,7 @@ class Aggregate:
     def of(cls, rule: Rule, outcome: Outcome, shares: Array, left_out: Mapping[str, str]) -> Aggregate:
         """From a run. ``shares`` are the normalised weights of the active contributors."""
         data = outcome.active.data
-        values = [data.rebuild(arrays) for arrays in outcome.results]
+        values = [outcome.active.out or data.rebuild(result) for result in outcome.results]
         given = np.zeros((*shares.shape[:-1], data.n))
         given[..., list(outcome.active.rows)] = shares
         value = values if shares.ndim > 1 else values[0]

@@ -18,6 +18,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -86,6 +87,8 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         nonfinite: str = "raise",
         missing: str = "error",
         integers: str = "round",
+        engine: Any = None,
+        out: str | Path | None = None,
     ) -> Aggregate:
         """Combine contributions into one result.
 
@@ -106,6 +109,13 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
             Counters and masks take no part in distances. ``"round"``: combined like the rest with weights of sum
             one, then rounded; ``"max"``, ``"first"``; or ``"error"``.
 
+        engine
+            Where passes run: None or ``"threads"``; ``"processes"``, ``"ray"`` or any ``concurrent.futures`` executor,
+            for contributions that are files. The bits do not depend on it.
+        out
+            Path of a ``.safetensors`` file for the result, written range by range, which need not fit in memory. The
+            result's ``value`` is then the path.
+
         Returns
         -------
         Aggregate
@@ -113,7 +123,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         """
         from pluribus.core import execution
 
-        options = execution.Options(nonfinite, missing, integers)
+        options = execution.Options(nonfinite, missing, integers, engine, None if out is None else Path(out))
         return execution.run(self, contributions, weights, reference, options)
 
     def __rshift__(self, then: Rule) -> Chain:

@@ -10,19 +10,22 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from pluribus.core import checkpoints, dtypes
+from pluribus.core import checkpoints
 from pluribus.core.contributions import Block, Contributions, TensorSpec
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import FileError
 
 STRAIGHT = ("float32", "float64")  # results that kernels may write in place
+
+
+Result = Sequence[Any]  # an array, or a leaf of a file, for each tensor
 
 
 class Store(Protocol):
@@ -35,8 +38,8 @@ class Store(Protocol):
         """Put stored items of a block into their place."""
 
     @property
-    def arrays(self) -> Sequence[Any]:
-        """The result: an array, or a leaf of a file, for each tensor."""
+    def arrays(self) -> Result:
+        """What was written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +72,11 @@ class FileStore:
     def write(self, block: Block, items: Array) -> None:
         """Write the block's bytes; the same bytes when a task is run again."""
         width = items.dtype.itemsize
-        raw = memoryview(np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<"), copy=False)).cast("B")
+        raw = np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8)
         position = self.begins[block.tensor] + block.start * width
         with open(self.path, "r+b", buffering=0) as file:
-            while raw.nbytes:
-                done = os.pwrite(file.fileno(), raw, position)
+            while raw.size:
+                done = os.pwrite(file.fileno(), raw.data, position)
                 raw, position = raw[done:], position + done
 
     @property
@@ -138,11 +141,38 @@ def in_file(data: Contributions, path: Path) -> FileStore:
     return FileStore(name, tuple(base + begin for begin in begins), data.specs)
 
 
-def put(store: Store, spec: TensorSpec, block: Block, values: Array) -> Array:
-    """Round coordinates into stored items and write them; gives the items."""
-    place = store.place(block)
-    items = np.empty(block.stop - block.start, spec.dtype.storage) if place is None else place
-    dtypes.store(values, items, spec.dtype)
-    if place is None:
-        store.write(block, items)
-    return items
+@contextlib.contextmanager
+def opened(data: Contributions, out: Path | None, count: int) -> Iterator[list[Store]]:
+    """Room for results: in memory, or one in a file, which goes when something fails."""
+    if out is None:
+        yield [in_memory(data) for _ in range(count)]
+        return
+    if count != 1:
+        raise FileError(f"out is one file, and this gives {count} results")
+    made = in_file(data, out)
+    try:
+        yield [made]
+    finally:
+        made.discard()
+
+
+def finished(made: Sequence[Store], out: Path | None) -> list[Result]:
+    """The results, whole; a file under its own name."""
+    return [store.finished(out) if out and isinstance(store, FileStore) else store.arrays for store in made]
+
+
+def save(data: Contributions, result: Result, out: Path) -> Result:
+    """Write a result that is in memory into a file."""
+    with opened(data, out, 1) as made:
+        for discrete in (False, True):
+            for block in data.blocks(1 << 20, discrete=discrete):
+                made[0].write(block, items(result[block.tensor], block))
+        return finished(made, out)[0]
+
+
+def items(tensor: Any, block: Block) -> Array:
+    """The stored items of a block of one tensor of a result, one-dimensional."""
+    if isinstance(tensor, checkpoints.FileLeaf):
+        return tensor.items(block.start, block.stop)
+    flat: Array = tensor.reshape(-1)[block.start : block.stop]
+    return flat

@@ -20,8 +20,8 @@ class EngineError(PluribusError, RuntimeError):
 class OnExecutor:
     """An executor of the caller's, which stays the caller's to close.
 
-    Every task that fails because a worker died is submitted again, where the executor can go on; an executor that is
-    broken for good (a ``ProcessPoolExecutor`` after a death) says so: use ``engine="processes"``, which makes a new one.
+    What becomes of a task whose worker died is the executor's: Dask runs it again; a ``ProcessPoolExecutor`` is broken
+    for good and raises. ``engine="processes"`` makes new processes then.
     """
 
     remote = True
@@ -32,9 +32,7 @@ class OnExecutor:
 
     def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
         """Yield the results in the order of the spans."""
-        yield from in_order(
-            lambda span: self.executor.submit(task, common, span), Future.result, spans, 2 * self.slots
-        )
+        yield from in_order(lambda span: self.executor.submit(task, common, span), Future.result, spans, 2 * self.slots)
 
 
 class Processes:
@@ -59,5 +57,5 @@ class Processes:
             except BrokenExecutor as error:
                 if attempt >= self.retries:
                     raise EngineError(
-                        f"a worker process died {attempt + 1} times with {len(left)} spans left; is there memory enough?"
+                        f"worker processes died {attempt + 1} times, {len(left)} spans are left; is memory short?"
                     ) from error
