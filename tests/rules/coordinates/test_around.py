@@ -13,11 +13,14 @@ KERNELS = [k for k in (kernels.plain, kernels._compiled()) if k is not None]
 
 
 def directly(x, centre, keep):
-    """The nearest first, the smaller first of two as near."""
+    """The mean over both ways to take the nearest where some tie: the smaller first, and the larger first."""
     result = []
     for column, c in zip(x.T, centre, strict=True):
-        values = np.sort(column)
-        result.append(values[np.argsort(np.abs(values - c), kind="stable")[:keep]].mean())
+        ways = [
+            values[np.argsort(np.abs(values - c), kind="stable")[:keep]].mean()
+            for values in (np.sort(column), np.sort(column)[::-1])
+        ]
+        result.append(np.mean(ways))
     return np.array(result)
 
 
@@ -81,6 +84,24 @@ def test_huge_values_do_not_overflow():
 def test_keep_must_fit(keep):
     with pytest.raises(RuleError, match=r"1\.\.n = 3"):
         mean_around([np.zeros(2)] * 3, uniform(3), np.zeros(2), keep, np.empty(2))
+
+
+def test_a_centre_between_two_does_not_choose(rng):
+    """The median of an even number lies as far from two values; rounding must not choose one of them."""
+    x = rng.normal(size=(4, 500)) + 1e6
+    centre, out = np.empty(500), np.empty(500)
+    kernels.plain.middle(list(x), 1, 3, centre)
+    for weights in (uniform(4), np.array([1, 1, 1, 1 + 1e-11]) / 4):
+        assert mean_around(list(x), weights, centre, 1, out)
+        np.testing.assert_allclose(out, centre, rtol=0, atol=2e-10)
+
+
+def test_a_huge_value_blurs_no_tie(rng):
+    x = np.array([[0.0], [1.0], [2.1], [1e300]])
+    out = np.empty(1)
+    for weights in (uniform(4), np.array([1, 1, 1, 1 + 1e-11]) / 4):
+        assert mean_around(list(x), weights, np.array([1.0]), 2, out)
+        assert out[0] == pytest.approx(0.5)
 
 
 def test_shares_of_the_nearest():

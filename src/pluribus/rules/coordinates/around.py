@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +12,18 @@ from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels import plain
 from pluribus.core.kernels.weighted import covered_mean
+from pluribus.core.passes import TileRule, tied_shares
+from pluribus.core.rule import CoordinateRule
 from pluribus.core.weights import uniform
 
+_TIE = 16 * float(np.finfo(np.float64).eps)
 _CACHE = 1 << 20  # bytes of the sorted rows of one piece: they stay in the second-level cache
 
 
 def mean_around(
     views: Sequence[Array], weights: Array, centre: Array, keep: int, out: Array, *, kernel: Any = plain
 ) -> bool:
-    """Mean of the ``keep`` values nearest to ``centre`` at each coordinate; of two as near, the smaller.
+    """Mean of the ``keep`` values nearest to ``centre`` at each coordinate; of two as near, half of each.
 
     With unequal weights the share ``keep / n`` of the weight that lies nearest is averaged (a contributor may be kept
     in part), so ``keep`` counts contributors of mean weight.
@@ -73,27 +77,79 @@ def window_mean(rows: list[Array], centre: Array, keep: int, out: Array, kernel:
         # Halved before they are added, so that no sum overflows.
         np.multiply(rows[i], 0.5, out=half)
         half += rows[i + keep] * 0.5
-        stopped |= half >= centre
+        stopped |= half > centre
         # x_(i) and x_(i + keep) take turns in one slot of the window; where it has stopped, who is there stays.
+        tied = half == centre
+        if tied.any():
+            np.copyto(rows[i + keep], half, where=tied & ~stopped, casting="same_kind")
         np.copyto(rows[i + keep], rows[i], where=stopped)
     kernel.middle(rows[len(rows) - keep :], 0, keep, out)
 
 
+def _slack(values: Array, centre: Array) -> Array:
+    """What rounding can make of equal distances: a centre between two lies as far from either, and must not choose.
+
+    Half sums need none: of the two values that a median averages they give that median, to the bit.
+    """
+    return np.asarray(_TIE * np.abs(values) + _TIE * np.abs(centre))
+
+
 def _by_weight(views: Sequence[Array], weights: Array, centre: Array, share: float, out: Array) -> bool:
-    tile = np.stack(views)
+    tile = np.stack(views).astype(np.float64)
     if not np.isfinite(tile).all():
         return False
-    order = np.argsort(tile, axis=0, kind="stable")
-    gaps = np.abs(np.take_along_axis(tile, order, axis=0) - centre)
-    order = np.take_along_axis(order, np.argsort(gaps, axis=0, kind="stable"), axis=0)
-    covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], 0.0, share, out)
+    with np.errstate(over="ignore"):
+        gaps, near = np.abs(tile - centre), _slack(tile, centre)
+    means = np.empty((2, len(out)))
+    for mean, disfavoured in zip(means, (tile > centre, tile < centre), strict=True):
+        order = np.argsort(gaps + near * disfavoured, axis=0, kind="stable")
+        covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], 0.0, share, mean)
+    out[...] = 0.5 * means[0] + 0.5 * means[1]
     return True
 
 
 def around_shares(tile: Array, centre: Array, keep: int) -> Array:
     """What each value of a tile, shape (n, T), counts for among the ``keep`` nearest; values that tie share alike."""
-    from pluribus.core.passes import tied_shares
-
     shares = np.zeros(len(tile))
     shares[:keep] = 1.0 / keep
     return tied_shares(np.abs(tile - centre), shares)
+
+
+class MeanAround(CoordinateRule):
+    """Rules that average the values nearest to what another rule of coordinates gives."""
+
+    laws = frozenset({
+        "anonymity", "anonymity at ties", "unanimity", "null", "translation", "scale", "betweenness", "breakdown",
+        "deterministic",
+    })  # fmt: skip
+
+    @abstractmethod
+    def centre(self) -> CoordinateRule:
+        """The rule that gives the centre."""
+
+    @abstractmethod
+    def kept(self, n: int) -> int:
+        """How many of n values are averaged."""
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """The centre, then the mean around it."""
+        n = len(weights)
+        self.check(n)
+        middle, keep = self.centre().tile_rule(weights), self.kept(n)
+
+        def combine(kernel: Any, views: Sequence[Array], out: Array) -> bool:
+            centre = np.empty(len(out))
+            return middle(kernel, views, centre) and mean_around(views, weights, centre, keep, out, kernel=kernel)
+
+        return combine
+
+    def tile_shares(self, tile: Array) -> Array:
+        """Alike to the values that are averaged."""
+        n = len(tile)
+        centre = np.empty(tile.shape[1])
+        self.centre().tile_rule(np.full(n, 1 / n))(plain, list(tile), centre)
+        return around_shares(tile, centre, self.kept(n))
+
+    def breakdown_factor(self, n: int, d: int) -> float:
+        """The centre lies among the honest values, and no value is kept that is farther off than all of these."""
+        return 2 * float(np.sqrt(d))

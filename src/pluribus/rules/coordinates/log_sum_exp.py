@@ -1,0 +1,55 @@
+"""The exponential mean (log-sum-exp) at each coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import RuleError
+from pluribus.core.passes import TileRule
+from pluribus.core.rule import CoordinateRule, register
+from pluribus.rules.coordinates import generalised
+
+
+@register
+@dataclass(frozen=True)
+class LogSumExp(CoordinateRule):
+    """Coordinate-wise ``t log(sum_i w_i exp(x_i / t))``: a soft maximum, or a soft minimum for t < 0.
+
+    Weights sum to one, so it is a mean: equal values give that value. The plain log-sum-exp of n values is this plus
+    ``t log(n)``. t -> 0 gives the greatest value, t -> inf the arithmetic mean. Nothing overflows, whatever the values.
+    Compared with scipy.special.logsumexp.
+
+    Parameters
+    ----------
+    temperature
+        t, in the unit of the values; not zero.
+    """
+
+    temperature: float = 1.0
+
+    name = "log_sum_exp"
+    laws = frozenset({
+        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "betweenness",
+        "monotone weight", "deterministic",
+    })  # fmt: skip
+    formula = "z_k = t log(sum_i w_i exp(x_ik / t))"
+    source = "folklore (exponential mean); Blanchard, Higham and Higham, Accurately computing log-sum-exp, 2021"
+
+    def __post_init__(self) -> None:
+        t = self.temperature
+        good = isinstance(t, (int, float, np.floating, np.integer)) and not isinstance(t, bool)
+        if not good or not np.isfinite(t) or t == 0:
+            raise RuleError(f"LogSumExp: temperature must be a finite number other than zero, not {t!r}")
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """A shifted sum of exponentials."""
+        return generalised.exponential(weights, 1 / float(self.temperature))
+
+    def tile_shares(self, tile: Array) -> Array:
+        """The softmax of the values: how fast the result moves with each."""
+        scaled = tile.astype(np.float64) / self.temperature
+        shares = np.exp(scaled - scaled.max(axis=0))
+        return np.asarray(shares / shares.sum(axis=0))
