@@ -1,1 +1,5 @@
-"""Placeholder until its pieces stand."""
+"""The command: one verb a room, and no logic of its own."""
+
+from pluribus.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,90 @@
+"""``pluribus federate``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pluribus.cli.app import FailedError, StoppedError
+from pluribus.federated.config import ALPHA, SETTINGS, Layer
+
+HERE = "pluribus-out/federate"
+
+
+def _settings(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each setting, under its own name; texts are read and checked by the settings themselves."""
+    for name, setting in reversed(SETTINGS.items()):
+        if name == "partition":  # the shortcut is listed below what it is short for
+            command = click.option(f"--{ALPHA}", ALPHA, metavar="A", help="short for --partition dirichlet:A")(command)
+        option = f"--{name.replace('_', '-')}"
+        shown = setting.metadata["help"]
+        if setting.type == "bool | None":
+            command = click.option(f"{option}/--no-{name}", name, default=None, help=shown)(command)
+            continue
+        default = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+        metavar = setting.metadata["metavar"]
+        command = click.option(option, name, metavar=metavar, help=f"{shown}  [{default}]")(command)
+    return command
+
+
+@click.command(short_help="Many clients' updates become one model: rules side by side, and a page that shows why.")
+@click.argument("file", metavar="[CONFIG.toml]", required=False, type=click.Path(path_type=Path))
+@_settings
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help=f"where the results go  [{HERE}]")
+@click.option("--workers", metavar="N", help="processes; the results do not depend on them  [processors, or fewer]")
+@click.option("--resume", is_flag=True, help="go on with the unfinished experiment in DIR")
+@click.option("--force", is_flag=True, help="write over the experiment in DIR")
+@click.option("--dry-run", is_flag=True, help="show the settings and the clients, and stop")
+@click.option("--json", "as_json", is_flag=True, help="print the results as JSON and nothing else")
+@click.option("--quiet", is_flag=True, help="no progress, the table only")
+def federate(
+    file: Path | None,
+    *,
+    out: Path | None,
+    workers: str | None,
+    resume: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Train one model over many clients, under several server rules on the same clients.
+
+    Settings come from CONFIG.toml, if there is one, and the options below, which go first. With none at all it is an
+    experiment worth looking at, of about a minute. Results go to DIR: report.html, rounds.csv, weights.csv,
+    clients.csv, models/, config.toml, summary.json and timing.json. The same settings give the same bytes, except for
+    timing.json. A run that was stopped or killed goes on with --resume.
+    """
+    from pluribus.cli import progress, show
+    from pluribus.federated import config, config_file
+    from pluribus.federated import experiment as room
+
+    layers: list[Layer] = []
+    beside: dict[str, Any] = {}
+    if file is not None:
+        layer, beside = config_file.read(file)
+        layers.append(layer)
+    options = {name: value for name, value in given.items() if value is not None}
+    layers.append(Layer(options, lambda key: f"--{key.replace('_', '-')}"))
+    folder = out or config_file.folder_of(beside, file) or Path(HERE)
+    base = room.stored_settings(folder) if resume and not force else None
+    settings, notes = config.resolve(*layers, base=base)
+    processes = config.read_workers(workers if workers is not None else beside.get("workers"))
+    if dry_run:
+        show.plan(settings, as_json)
+        return
+    silent = quiet or as_json
+    watch = None if silent else progress.watch(settings)
+    try:
+        outcome = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch)
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped; to go on: pluribus federate --resume --out {folder}") from None
+    except room.SimulationError as error:
+        raise FailedError(str(error)) from error
+    outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
+    show.results(outcome, as_json, quiet)

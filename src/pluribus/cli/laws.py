@@ -1,0 +1,65 @@
+"""``pluribus laws``."""
+
+from __future__ import annotations
+
+import click
+
+from pluribus.cli.app import FAILED
+
+LEGEND = (
+    "holds: declared, and no counterexample was found; (holds): not declared; no: has a counterexample, and is not "
+    "declared; BROKEN: is declared; –: says nothing about such a rule"
+)
+
+
+@click.command(short_help="Which laws rules obey: a search for counterexamples.")
+@click.argument("rules", metavar="[RULE|MODULE:NAME]...", nargs=-1)
+@click.option("--law", "only", multiple=True, metavar="LAW", help="only this law (may be repeated)")
+@click.option("--examples", default=100, show_default=True, type=click.IntRange(1), help="random cases of each law")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="the same seed, the same cases")
+@click.option("--json", "as_json", is_flag=True, help="print JSON, with the counterexamples, and nothing else")
+def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int, as_json: bool) -> int:
+    """Try to break the laws of rules by random search.
+
+    Without arguments all named rules are tried. MODULE:NAME is a rule of your own, or a class or function that gives
+    one. Exits with 1 if a rule breaks a law that it declares.
+    """
+    from pluribus.cli.show import print_table
+    from pluribus.core import laws as court
+    from pluribus.core.catalogue import rules_named
+
+    tried = rules_named(rules)
+    found = {}
+    for name, rule in tried.items():
+        if not as_json:
+            click.echo(f"trying {name} ...", err=True)
+        found[name] = court.check(rule, only or None, examples=examples, seed=seed)
+    broken = [
+        (name, verdict)
+        for name, verdicts in found.items()
+        for verdict in verdicts.values()
+        if verdict.holds is False and verdict.law in tried[name].laws
+    ]
+    if as_json:
+        import dataclasses
+        import json
+
+        plain = {
+            name: {law: {**dataclasses.asdict(v), "declared": law in tried[name].laws} for law, v in verdicts.items()}
+            for name, verdicts in found.items()
+        }
+        click.echo(json.dumps(plain, indent=2))
+        return FAILED if broken else 0
+    names = list(only) or list(court.LAWS)
+    rows = [[law, *(_mark(law in tried[name].laws, found[name][law].holds) for name in tried)] for law in names]
+    print_table(["law", *tried], rows, words=range(len(tried) + 1))
+    click.echo(LEGEND)
+    for name, verdict in broken:
+        click.echo(f"{name} breaks {verdict.law!r}: {verdict.message}\n  case: {verdict.counterexample}")
+    return FAILED if broken else 0
+
+
+def _mark(declared: bool, holds: bool | None) -> str:
+    if holds is None:
+        return "–"
+    return ("holds" if holds else "BROKEN") if declared else ("(holds)" if holds else "no")

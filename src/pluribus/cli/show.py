@@ -1,0 +1,122 @@
+"""Results on the terminal: a table, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pluribus.federated.config import Config
+    from pluribus.federated.experiment import Outcome
+
+MISSING = "–"
+
+
+def results(outcome: Outcome, as_json: bool, quiet: bool) -> None:
+    """The table rules x numbers and where the files are, or all of it as JSON."""
+    if as_json:
+        from pluribus.federated.outputs import as_json as text
+
+        facts = {
+            "out": str(outcome.folder),
+            "made_now": outcome.made_now,
+            "notes": list(outcome.notes),
+            "timing": outcome.timing,
+        }
+        click.echo(text({**outcome.summary, **facts}), nl=False)
+        return
+    if not quiet:
+        for note in outcome.notes:
+            click.echo(note, err=True)
+    heads, rows = table(outcome.summary, outcome.timing)
+    print_table(heads, rows)
+    if not quiet:
+        click.echo(f"report: {outcome.folder / 'report.html'}")
+
+
+def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; per cent, the baseline first."""
+    base = summary["rules"][0]["label"]
+    attacked = any(summary["attackers"].values())
+    noisy = any(summary["noisy"].values())
+    heads = ["rule", "accuracy", f"against {base}", "worst client", "effective clients"]
+    heads += ["attackers' weight"] if attacked else []
+    heads += ["noisy clients' weight"] if noisy else []
+    heads.append("CPU s a run")
+    rows = []
+    for row in summary["rules"]:
+        cells = [row["rule"], _with_spread(row["accuracy"])]
+        cells.append("baseline" if row is summary["rules"][0] else _with_spread(row["gain"], signed=True))
+        cells.append(_percent(row["worst_client"]["mean"]))
+        cells.append(_plain(row["effective_clients"]["mean"], 1))
+        cells += [_percent(row["attackers_weight"]["mean"])] if attacked else []
+        cells += [_percent(row["noisy_weight"]["mean"])] if noisy else []
+        seconds = timing.get("seconds", {}).get(row["rule"], {}).get("cpu", [])
+        cells.append(_plain(sum(seconds) / len(seconds), 2) if seconds else MISSING)
+        rows.append(cells)
+    return heads, rows
+
+
+def plan(settings: Config, as_json: bool) -> None:
+    """Settings, and who has what under the first seed."""
+    from pluribus.federated.config_file import to_toml
+    from pluribus.federated.outputs import as_json as text
+    from pluribus.federated.setup import build, load
+
+    setup = build(settings, load(settings), settings.seed)
+    if as_json:
+        facts = {
+            "config": settings.plain(),
+            "label_counts": setup.label_counts.tolist(),
+            "attackers": list(setup.attackers),
+            "noisy": list(setup.noisy),
+        }
+        click.echo(text(facts), nl=False)
+        return
+    click.echo(to_toml(settings))
+    heads = ["client", "samples", *setup.class_names, ""]
+    rows = []
+    for i, counts in enumerate(setup.label_counts):
+        mark = "attacks" if i in setup.attackers else "wrong labels" if i in setup.noisy else ""
+        rows.append([str(i), str(counts.sum()), *(str(n) if n else "." for n in counts), mark])
+    print_table(heads, rows, words=(0, len(heads) - 1))
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> None:
+    """A table on the output stream: as wide as the terminal, or as wide as it is where there is none.
+
+    Columns are numbers, but for those at the positions ``words``. Without heads there is no line of them.
+    """
+    import sys
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(heads))
+    for i, head in enumerate(heads):
+        grid.add_column(Text(head), justify="left" if i in words else "right")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    width = None if sys.stdout.isatty() else 1000
+    console = Console(width=width)
+    console.print(grid, crop=False)
+
+
+def _with_spread(value: Mapping[str, Any], signed: bool = False) -> str:
+    mean, spread = value["mean"], value["spread"]
+    if mean is None:
+        return MISSING
+    text = f"{100 * mean:+.1f}" if signed else f"{100 * mean:.1f}"
+    return text if spread is None else f"{text} ± {100 * spread:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}"
+
+
+def _plain(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:.{digits}f}"

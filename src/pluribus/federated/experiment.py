@@ -1,0 +1,218 @@
+"""An experiment: rules x seeds on the same federations, from settings to a folder of results.
+
+It can be broken off at any moment and taken up again, and ends with the same bytes. So nothing that depends on
+the clock or on the number of processes goes into a result; what the clock says is in ``timing.json`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pluribus
+from pluribus.core.errors import FileError, PluribusError
+from pluribus.federated import checkpoint, config, folder, outputs, server, summary
+from pluribus.federated.checkpoint import Clock
+from pluribus.federated.config import Config
+from pluribus.federated.data import Dataset
+from pluribus.federated.errors import SettingError
+from pluribus.federated.folder import FolderError
+from pluribus.federated.setup import Setup, build, fingerprint, load
+from pluribus.federated.simulation import SimulationError
+from pluribus.federated.workers import Board, Task, work
+
+__all__ = ["DEFAULT_FOLDER", "Outcome", "SimulationError", "Watch", "run", "stored_settings"]
+
+DEFAULT_FOLDER = Path("pluribus-out") / "federate"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What stands in ``folder``: the summary, the seconds, and what is to be told about how it came about."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    timing: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    made_now: bool = True
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who follows an experiment: told the tasks before the first run, the board now and then, and the end."""
+
+    begin: Callable[[Config, list[Task]], None] = field(default=lambda settings, tasks: None)
+    look: Callable[[Board], None] = field(default=lambda board: None)
+    end: Callable[[], None] = field(default=lambda: None)
+
+
+def run(
+    settings: Config,
+    out: Path = DEFAULT_FOLDER,
+    *,
+    workers: int = 1,
+    resume: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Run an experiment, or tell its results where they stand already.
+
+    Parameters
+    ----------
+    settings
+        From `pluribus.federated.resolve`.
+    out
+        The folder. It may hold the same experiment: finished, it is told; unfinished, ``resume`` goes on with it.
+    workers
+        Processes. Above one, a program that calls this needs ``if __name__ == "__main__":``.
+    resume
+        Go on with what is there, or begin where nothing is.
+    force
+        Write over whatever experiment is there.
+    watch
+        For progress.
+
+    Raises
+    ------
+    SettingError, DataError, FileError
+        Settings that do not fit the data.
+    FolderError
+        The folder holds something else.
+    SimulationError
+        A run failed; what it reached stays, for ``resume``.
+    """
+    watch = watch or Watch()
+    dataset = load(settings)
+    binding = binding_of(settings, dataset)
+    found = folder.look(out)
+    if not force:
+        told = _finished(out, found, binding)
+        if told is not None:
+            return told
+        _refuse(out, found, binding, resume)
+    setups = {seed: build(settings, dataset, seed) for seed in settings.all_seeds}
+    rules = {text: server.parse(text, attackers=config.attackers_of(settings)) for text in settings.rules}
+    _try_rules(rules, setups[settings.seed])
+    out.mkdir(parents=True, exist_ok=True)
+    with folder.locked(out):
+        folder.open_for(out, binding)
+        tasks = tasks_of(settings, out, binding)
+        notes = _clear(tasks, keep=resume and not force)
+        began = time.perf_counter()
+        watch.begin(settings, tasks)
+        try:
+            work(settings, dataset, tasks, workers, watch.look)
+        finally:
+            watch.end()
+        loaded = {(task.rule, task.seed): checkpoint.load(task.path, task.owner) for task in tasks}
+        timing = _timing(settings, {key: clock for key, (_, clock) in loaded.items()}, time.perf_counter() - began)
+        done = summary.Done(settings, dataset, setups, rules, {key: run for key, (run, _) in loaded.items()})
+        results = summary.summarise(done, binding)
+        outputs.write(out, done, results, timing)
+        folder.close(out)
+    return Outcome(out, results, timing, notes)
+
+
+def binding_of(settings: Config, dataset: Dataset) -> dict[str, Any]:
+    """All that the bytes of the results depend on: the settings, the data, and the version of the code."""
+    return {**settings.plain(), "contents of the data": fingerprint(dataset), "pluribus": pluribus.__version__}
+
+
+def stored_settings(out: Path) -> Config | None:
+    """The settings of the unfinished or finished experiment in a folder; None where there is none."""
+    found = folder.look(out)
+    if found.binding is None:
+        return None
+    try:
+        values = {name: found.binding[name] for name in config.SETTINGS}
+        return config.resolve(config.Layer(values))[0]
+    except (KeyError, PluribusError):  # of another version; `run` tells what differs
+        return None
+
+
+def tasks_of(settings: Config, out: Path, binding: Mapping[str, Any]) -> list[Task]:
+    """The runs, all rules of one seed before the next seed."""
+    mark = config.digest(binding)
+    return [
+        Task(rule, seed, out / folder.CHECKPOINTS / f"{stem}.safetensors", mark)
+        for seed in settings.all_seeds
+        for rule, stem in outputs.stems(settings.rules, seed).items()
+    ]
+
+
+def _finished(out: Path, found: folder.Found, binding: Mapping[str, Any]) -> Outcome | None:
+    """What stands already, if it is the same experiment and whole."""
+    if found.what != "finished" or found.binding != binding:
+        return None
+    results = json.loads((out / folder.SUMMARY).read_text(encoding="utf-8"))
+    if not all((out / name).exists() for name in results.get("files", ())):
+        return None
+    try:
+        timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        timing = {}
+    folder.close(out)
+    note = f"{out} holds this experiment already, finished; --force runs it again."
+    return Outcome(out, results, timing, (note,), made_now=False)
+
+
+def _refuse(out: Path, found: folder.Found, binding: Mapping[str, Any], resume: bool) -> None:
+    """Raise if going on would destroy something, or mix two experiments."""
+    if found.what == "others":
+        raise FolderError(
+            f"{out} holds {', '.join(found.names)}, which no finished experiment here wrote; choose another --out, "
+            "or write over with --force"
+        )
+    if found.binding is None:
+        return
+    differing = config.differences(found.binding, binding)
+    if differing:
+        raise FolderError(
+            f"{out} holds another experiment, {found.what}: it differs in {', '.join(differing)}; choose another "
+            "--out, or write over with --force"
+        )
+    if found.what == "unfinished" and not resume:
+        raise FolderError(f"{out} holds this experiment, unfinished; go on with --resume, or start anew with --force")
+
+
+def _clear(tasks: list[Task], keep: bool) -> tuple[str, ...]:
+    """Remove checkpoints that cannot be used, or all of them; tell which were damaged."""
+    notes = []
+    for task in tasks:
+        if not task.path.exists():
+            continue
+        try:
+            if not keep:
+                raise FileError("not wanted")
+            checkpoint.load(task.path, task.owner)
+        except FileError as error:
+            task.path.unlink()
+            if keep:
+                notes.append(f"{task}: this run starts again, since {error}.")
+    return tuple(notes)
+
+
+def _try_rules(rules: Mapping[str, Any], setup: Setup) -> None:
+    """Let every rule look at the federation, so that one that can never work says so before the first round."""
+    params = setup.model.init(0)
+    for text, rule in rules.items():
+        try:
+            rule.init(params, len(setup.clients))
+        except PluribusError as error:
+            raise SettingError(f"rule {text!r}: {error}") from None
+        if setup.proxy is None and config.rule_kind(text) in (config.LEARNED, config.FINE_TUNING):
+            raise SettingError(f"rule {text!r} learns on the server's own samples, and proxy is 0; give it some")
+
+
+def _timing(settings: Config, clocks: Mapping[tuple[str, int], Clock], elapsed: float) -> dict[str, Any]:
+    def seconds(rule: str, which: str) -> list[float]:
+        return [round(getattr(clocks[rule, seed], which), 3) for seed in settings.all_seeds]
+
+    return {
+        "seconds": {rule: {"wall": seconds(rule, "wall"), "cpu": seconds(rule, "cpu")} for rule in settings.rules},
+        "total_wall": round(elapsed, 3),
+    }

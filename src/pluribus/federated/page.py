@@ -1,0 +1,90 @@
+"""An experiment as the report page takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pluribus import report
+from pluribus.federated.config import Config
+from pluribus.federated.summary import Done
+
+
+def html(done: Done, summary: Mapping[str, Any]) -> str:
+    """The page as one text. Weights, relations and label histograms are of the first seed."""
+    settings, first = done.settings, done.first
+    clients = tuple(str(i) for i in range(settings.clients))
+    return report.render(
+        report.RunReport(
+            title=f"{settings.clients} clients, one model: {summary['data']['name']}",
+            subtitle=_subtitle(settings, summary),
+            config=settings.plain(),
+            rounds=settings.rounds,
+            rules=tuple(_rule(done, row, clients) for row in summary["rules"]),
+            clients=clients,
+            label_counts=first.label_counts.astype(np.float64),
+            attackers=first.attackers,
+            notes=tuple(_notes(done, summary)),
+            class_labels=first.class_names,
+        )
+    )
+
+
+def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> report.RuleReport:
+    histories = list(done.histories(row["rule"]).values())
+    first = histories[0]
+    final = {
+        "accuracy": row["accuracy"]["mean"],
+        "spread": row["accuracy"]["spread"],
+        "worst_client": row["worst_client"]["mean"],
+        "effective_clients": row["effective_clients"]["mean"],
+    }
+    if done.first.attackers:
+        final["attackers_weight"] = row["attackers_weight"]["mean"]
+    if done.first.noisy:
+        final["noisy clients' weight"] = row["noisy_weight"]["mean"]
+    return report.RuleReport(
+        name=row["rule"],
+        label=row["label"],
+        accuracy=np.stack([h.accuracy for h in histories]),
+        weights=first.weights.T if np.isfinite(first.weights).any() else None,
+        relation=report.Relation(first.cosines, clients, "cosine") if np.isfinite(first.gram).any() else None,
+        final={name: np.nan if value is None else value for name, value in final.items()},
+        explanation=row["explanation"],
+    )
+
+
+def _subtitle(settings: Config, summary: Mapping[str, Any]) -> str:
+    data = summary["data"]
+    parts = [
+        f"{data['train']} training samples divided by {settings.partition}",
+        f"{data['test']} that only measure",
+        f"{data['proxy']} that the server keeps",
+        f"model {settings.model}",
+    ]
+    if settings.attack != "none":
+        parts.append(f"attack {settings.attack}")
+    if settings.label_noise != "none":
+        parts.append(f"label noise {settings.label_noise}")
+    return "; ".join(parts) + "."
+
+
+def _notes(done: Done, summary: Mapping[str, Any]) -> list[str]:
+    settings, meanings = done.settings, summary["meanings"]
+    notes = [f"Accuracy: {meanings['accuracy']}.", f"Worst client: {meanings['worst_client']}."]
+    notes.append(f"Effective clients: {meanings['effective_clients']}.")
+    if settings.seeds > 1:
+        notes.append(
+            "Each seed has clients of its own; weights, relations and label histograms are those of seed "
+            f"{settings.seed}."
+        )
+    if done.first.noisy:
+        noisy = ", ".join(map(str, done.first.noisy))
+        notes.append(f"Clients with wrong labels: {noisy}; the histograms count the labels as they are.")
+    for row in summary["rules"]:
+        for status, count in row["rounds_without_a_step"].items():
+            total = settings.rounds * settings.seeds
+            notes.append(f"{row['label']}: the model stayed as it was in {count} of {total} rounds: {status}.")
+    return notes

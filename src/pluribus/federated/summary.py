@@ -1,0 +1,150 @@
+"""What an experiment came to: a few numbers a rule, as plain values for JSON, the table and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluribus.core.rule import Chain
+from pluribus.federated.config import Config
+from pluribus.federated.data import Dataset
+from pluribus.federated.server.base import ServerRule
+from pluribus.federated.server.rule import STATUS
+from pluribus.federated.server.stateless import Stateless
+from pluribus.federated.setup import Setup
+from pluribus.federated.simulation import History, Run
+
+Floats = NDArray[np.float64]
+MEANINGS = {
+    "accuracy": "share of the test samples that the global model gets right after the last round; mean over the "
+    "seeds, and their standard deviation (n - 1) as the spread",
+    "worst_client": "lowest accuracy among the clients that do not attack: on fresh samples in the client's own true "
+    "mix of classes, from the test samples of each class; mean over the seeds",
+    "effective_clients": "(sum |w|)^2 / sum w^2 of the clients' weights; mean over the rounds, then over the seeds",
+    "attackers_weight": "the attackers' part of all the weight over the rounds; mean over the seeds",
+    "noisy_weight": "the part of the clients with noisy labels, likewise",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """Everything of an experiment whose runs have all ended; rules by their texts, runs by rule and seed."""
+
+    settings: Config
+    dataset: Dataset
+    setups: Mapping[int, Setup]
+    rules: Mapping[str, ServerRule]
+    runs: Mapping[tuple[str, int], Run]
+
+    @property
+    def first(self) -> Setup:
+        """The federation of the first seed."""
+        return self.setups[self.settings.seed]
+
+    def histories(self, rule: str) -> dict[int, History]:
+        """What happened under a rule, by seed."""
+        return {seed: self.runs[rule, seed].history for seed in self.settings.all_seeds}
+
+
+def summarise(done: Done, binding: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything in ``summary.json`` but the list of files. NaN is None, as JSON has none."""
+    rows: list[dict[str, Any]] = [
+        {
+            "rule": text,
+            "label": label(rule),
+            "explanation": getattr(rule, "explanation", ""),
+            **_numbers(done, text),
+        }
+        for text, rule in done.rules.items()
+    ]
+    _add_gains(rows)
+    first, dataset = done.first, done.dataset
+    return {
+        "binding": dict(binding),
+        "data": {
+            "name": dataset.name,
+            "samples": len(dataset),
+            "features": dataset.n_features,
+            "classes": list(dataset.class_names),
+            "train": int(first.sizes.sum()),
+            "test": len(first.test),
+            "proxy": len(first.proxy) if first.proxy is not None else 0,
+        },
+        "seeds": list(done.settings.all_seeds),
+        "attackers": {str(seed): list(setup.attackers) for seed, setup in done.setups.items()},
+        "noisy": {str(seed): list(setup.noisy) for seed, setup in done.setups.items()},
+        "rules": rows,
+        "meanings": MEANINGS,
+    }
+
+
+def label(rule: ServerRule) -> str:
+    """A rule as a reader should see it: ``FedAvg``, ``MultiKrum(f=4)``."""
+    if isinstance(rule, Stateless):
+        steps = rule.rule.steps if isinstance(rule.rule, Chain) else (rule.rule,)
+        name = " + ".join(str(step).removesuffix("()") for step in steps)
+        options = [part for part in rule.name.split(":") if part.partition("=")[0] in ("server_lr", "weighting")]
+    else:
+        name, options = type(rule).__name__, rule.name.split(":")[1:]
+    return f"{name}, {', '.join(options)}" if options else name
+
+
+def share_of(history: History, clients: Sequence[int]) -> float:
+    """These clients' part of all the weight over the rounds; NaN where nobody has weights or none are named."""
+    counted = np.nan_to_num(np.abs(history.weights)).sum(axis=0)
+    return float(counted[list(clients)].sum() / counted.sum()) if len(clients) and counted.any() else float("nan")
+
+
+def mean_effective(history: History) -> float:
+    """Mean over the rounds in which somebody counted, NaN where there is none."""
+    known = history.effective[np.isfinite(history.effective)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def worst_client(history: History, attackers: Sequence[int]) -> float:
+    """The lowest accuracy of the clients that do not attack, NaN where none is known."""
+    honest = np.delete(history.client_accuracy, list(attackers))
+    known = honest[np.isfinite(honest)]
+    return float(known.min()) if len(known) else float("nan")
+
+
+def _numbers(done: Done, rule: str) -> dict[str, Any]:
+    setups, histories = done.setups, done.histories(rule)
+    several = {
+        "accuracy": [h.accuracy[-1] for h in histories.values()],
+        "loss": [h.loss[-1] for h in histories.values()],
+        "worst_client": [worst_client(h, setups[s].attackers) for s, h in histories.items()],
+        "effective_clients": [mean_effective(h) for h in histories.values()],
+        "attackers_weight": [share_of(h, setups[s].attackers) for s, h in histories.items()],
+        "noisy_weight": [share_of(h, setups[s].noisy) for s, h in histories.items()],
+    }
+    statuses = np.stack([h.status for h in histories.values()])
+    return {name: over_seeds(values) for name, values in several.items()} | {
+        "rounds_without_a_step": {
+            STATUS[k]: int((statuses == k).sum()) for k in range(1, len(STATUS)) if (statuses == k).any()
+        },
+    }
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, spread (standard deviation with n - 1; None for one seed) and each value; None for NaN."""
+    array = np.array(values, dtype=np.float64)
+    spread = float(array.std(ddof=1)) if len(array) > 1 else float("nan")
+    return {"mean": plain(array.mean()), "spread": plain(spread), "by_seed": [plain(v) for v in array]}
+
+
+def plain(value: float) -> float | None:
+    """A number for JSON."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _add_gains(rows: list[dict[str, Any]]) -> None:
+    """Each rule's accuracy less the baseline's under the same seed: what the seeds share cancels."""
+    base = rows[0]["accuracy"]["by_seed"]
+    for row in rows:
+        pairs = zip(row["accuracy"]["by_seed"], base, strict=True)
+        row["gain"] = over_seeds([a - b if a is not None and b is not None else np.nan for a, b in pairs])

@@ -1,0 +1,106 @@
+"""``catalog``, ``laws`` and ``doctor``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pluribus.cli import main
+from pluribus.core import catalogue
+from pluribus.core.errors import RuleError
+from pluribus.federated import server
+from pluribus.rules import Median, registered
+
+
+def test_the_catalogue_holds_every_named_method_once(capsys):
+    assert main(["catalog", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"numbers", "name", "room", "where", "status"} == set(rows[0])
+    names = [(row["room"], row["name"]) for row in rows]
+    assert len(names) == len(set(names))
+    assert {name for room, name in names if room == "rules"} == set(registered())
+    assert {name for room, name in names if room == "federated"} == set(server.registered())
+    law = next(row for row in rows if row["name"] == "fedlaw")
+    assert law == {
+        "numbers": [0], "name": "fedlaw", "room": "federated",
+        "where": "pluribus.federated.server.fedlaw.FedLAW", "status": "built",
+    }  # fmt: skip
+    assert all(row["status"] == "built" for row in rows)
+    numbered = [row["numbers"] for row in rows if row["numbers"]]
+    assert numbered == sorted(numbered)
+    assert [row["numbers"] for row in rows[: len(numbered)]] == numbered
+
+
+def test_the_catalogue_as_a_table(capsys):
+    assert main(["catalog"]) == 0
+    told = capsys.readouterr().out
+    assert "fedlaw" in told
+    assert len(told.splitlines()) >= len(catalogue.entries())
+
+
+def test_laws_of_a_rule(capsys):
+    arguments = ["laws", "median", "--law", "rotation", "--law", "unanimity", "--examples", "60"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    lines = {line.split()[0]: line.split()[-1] for line in told.out.splitlines() if line.strip()}
+    assert (lines["rotation"], lines["unanimity"]) == ("no", "holds")
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["median"]["rotation"]["holds"] is False
+    assert found["median"]["rotation"]["declared"] is False
+    assert len(found["median"]["rotation"]["counterexample"]["x"]) >= 2
+
+
+OWN = """
+from dataclasses import dataclass
+from pluribus.rules import Median
+
+@dataclass(frozen=True)
+class Boastful(Median):
+    laws = frozenset({"rotation"})
+
+rule = Median()
+number = 3
+
+def needs(x):
+    return rule
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_rules_of_a_user.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
+    return "own_rules_of_a_user"
+
+
+def test_a_rule_of_ones_own_that_breaks_what_it_declares(own, capsys):
+    assert main(["laws", f"{own}:Boastful", "--law", "rotation", "--examples", "60"]) == 1
+    told = capsys.readouterr().out
+    assert "BROKEN" in told
+    assert f"{own}:Boastful breaks 'rotation': gave " in told
+
+
+def test_rules_by_place(own):
+    assert catalogue.rules_named([f"{own}:rule"]) == {f"{own}:rule": Median()}
+    assert set(catalogue.rules_named([])) == set(registered())
+    for place, message in (
+        (f"{own}:none", "has no 'none'"),
+        (f"{own}:number", "is a int"),
+        (f"{own}:needs", "cannot be called without arguments"),
+        ("no_such_module_at_all:x", "cannot be imported"),
+    ):
+        with pytest.raises(RuleError, match=message):
+            catalogue.rules_named([place])
+
+
+def test_the_doctor(capsys):
+    assert main(["doctor"]) == 0
+    assert "numpy" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["kernels"] in ("plain", "compiled")
+    assert facts["processors"] >= 1
+    assert "extra torch" in facts
