@@ -1,3 +1,6 @@
 """Rules for models that were trained from one start."""
 
-__all__: list[str] = []
+from pluribus.rules.models.karcher import Karcher
+from pluribus.rules.models.model_stock import ModelStock
+
+__all__ = ["Karcher", "ModelStock"]

@@ -18,8 +18,7 @@ def weiszfeld(relation: Gram, weights: Array, tolerance: float, iterations: int,
     the weighted median distance to the current point (so the rule has no unit and an attacker cannot set it). Stops
     when the point moves less than ``tolerance`` times that distance.
     """
-    rows = len(relation.gram)
-    current = np.concatenate([weights, np.zeros(rows - relation.n)])
+    current = np.concatenate([weights, np.zeros(len(relation.extras))])
     for _ in range(iterations):
         distances = np.sqrt(relation.squared_distances_to(current)[: relation.n])
         scale = _weighted_median(distances, weights)
@@ -27,13 +26,18 @@ def weiszfeld(relation: Gram, weights: Array, tolerance: float, iterations: int,
             return current
         # Where most lie in one point the median distance is zero, and so must the smoothing be: any length will do.
         least = max(smoothing * scale, 1e-12 * float(distances.max()))
-        pull = weights / np.maximum(distances, least)
-        following = np.concatenate([pull / pull.sum(), np.zeros(rows - relation.n)])
+        following = pulled(relation, weights, distances, least)
         moved = np.sqrt(relation.squared_gap(following - current))
         current = following
         if moved <= tolerance * max(scale, least):
             break
     return current
+
+
+def pulled(relation: Gram, weights: Array, distances: Array, least: float) -> Array:
+    """One step of Weiszfeld: coefficients in proportion to w_i / max(least, distance to the current point)."""
+    pull = weights / np.maximum(distances, least)
+    return np.concatenate([pull / pull.sum(), np.zeros(len(relation.extras))])
 
 
 def _weighted_median(values: Array, weights: Array) -> float:

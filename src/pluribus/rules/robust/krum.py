@@ -9,6 +9,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
+from pluribus.rules.robust.chosen import mean_of
 
 SOURCE = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017"
 
@@ -18,10 +19,14 @@ def krum_scores(relation: Gram, f: int) -> Array:
 
     A contributor is no neighbour of itself, even when another ties with it. At least one neighbour counts.
     """
-    n = relation.n
-    others = relation.squared_distances[:n, :n].copy()
+    return neighbour_scores(relation.squared_distances[: relation.n, : relation.n], f)
+
+
+def neighbour_scores(squared_distances: Array, f: int) -> Array:
+    """`krum_scores` from the distances between n contributors, shape (n, n)."""
+    others = squared_distances.copy()
     np.fill_diagonal(others, np.inf)
-    return np.asarray(np.sort(others, axis=1)[:, : max(n - f - 2, 1)].sum(axis=1))
+    return np.asarray(np.sort(others, axis=1)[:, : max(len(others) - f - 2, 1)].sum(axis=1))
 
 
 def select_lowest(scores: Array, m: int) -> Array:
@@ -130,7 +135,4 @@ class MultiKrum(_KrumFamily):
         """The given weights among the chosen, zero for the others."""
         gram = expect_gram(relation)
         m = self.m if self.m is not None else gram.n - self.f
-        chosen = select_lowest(krum_scores(gram, self.f), m)
-        result = np.zeros(len(gram.gram))
-        result[chosen] = weights[chosen] / weights[chosen].sum()
-        return result
+        return mean_of(select_lowest(krum_scores(gram, self.f), m), weights, len(gram.gram))
