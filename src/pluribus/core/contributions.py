@@ -124,6 +124,12 @@ class Contributions:
         """Ranges of at most ``size`` items, in order; over counters and masks, or over all else."""
         return Blocks.of(self.specs, size, discrete)
 
+    def first_coordinate(self, block: Block) -> int:
+        """Number of the block's first coordinate, counted over all tensors; counters and masks are counted apart."""
+        own = self.specs[block.tensor].dtype
+        before = (s.size * s.dtype.per_item for s in self.specs[: block.tensor] if s.dtype.discrete == own.discrete)
+        return sum(before) + block.start * own.per_item
+
     def views(self, block: Block, rows: Sequence[int], cleaned: frozenset[int] = frozenset()) -> list[Array]:
         """The block's coordinates of each row: float32 or float64, all of one dtype, never to be written to.
 

@@ -21,7 +21,7 @@ import numpy as np
 from pluribus.core import dtypes, kernels, relations, stores, weights
 from pluribus.core.contributions import Block, Contributions
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import ContributionError, listing
+from pluribus.core.errors import ContributionError, RuleError, listing
 from pluribus.core.kernels import plain
 from pluribus.core.stores import Result, Store
 from pluribus.engines import local
@@ -32,6 +32,21 @@ GRAM_GROUP = 16
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 TileRule = Callable[[Any, Sequence[Array], Array], bool]  # (kernel, views, out) -> finite
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tile rule that must know where its tile lies, since it draws random numbers for each coordinate.
+
+    ``at(first)`` is the rule of the tile whose first coordinate has that number, counted over all tensors; so what is
+    drawn does not depend on the tiles. Called as a tile rule that knows nothing of its place it raises `RuleError`.
+    """
+
+    at: Callable[[int], TileRule]
+
+    def __call__(self, kernel: Any, views: Sequence[Array], out: Array) -> bool:
+        """Refuse: without a place there is nothing to draw."""
+        raise RuleError("a rule that draws random numbers must know where its tile lies: call at(first) first")
 
 
 class Tainted(Exception):
@@ -368,9 +383,10 @@ def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> boo
         rule = given.whole
         raw = active.data.views(block, active.all_rows, active.cleaned)
         views, finite = _mixed(kernel, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
+    placed = rule.at(active.data.first_coordinate(block)) if isinstance(rule, Placed) else rule
     with _Out(active, given.store, block) as out:
         try:
-            finite &= rule(kernel, views, out)
+            finite &= placed(kernel, views, out)
         except OutsideDomain as error:
             raise outside(active, rows, block.tensor, error) from None
     return finite

@@ -187,7 +187,10 @@ class CoordinateRule(Rule):
 
     @abstractmethod
     def tile_rule(self, weights: Array) -> TileRule:
-        """A function ``(kernel, views, out) -> finite`` for one tile, under given weights of sum one, shape (n,)."""
+        """A function ``(kernel, views, out) -> finite`` for one tile, under given weights of sum one, shape (n,).
+
+        Wrapped in `pluribus.core.passes.Placed` where it must know the tile's place.
+        """
 
     def tile_shares(self, tile: Array) -> Array | None:
         """What each value of a tile, shape (n, T), counts for at its coordinate; None where that means nothing."""

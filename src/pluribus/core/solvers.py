@@ -135,9 +135,9 @@ def nonnegative_qp(quadratic: Any, linear: Any) -> Array:
     ``X' u`` on the cone of all d with ``X d >= 0`` is ``X' (u + z)`` for ``Q = X X', c = X X' u``.
 
     Block principal pivoting: guess who is positive, solve for them, exchange all who are on the wrong side; one at a
-    time when that stops to help. A ridge of `RIDGE` times the mean diagonal makes every system definite, so z is unique;
-    a second round with the ridge around the first answer takes its bias away (a proximal step). Scale the variables
-    (cosines instead of inner products) when their units differ much.
+    time when that stops to help. A ridge of `RIDGE` times the mean diagonal makes every system definite, so z is
+    unique; a second round with the ridge around the first answer takes its bias away (a proximal step). Scale the
+    variables (cosines instead of inner products) when their units differ much.
 
     Parameters
     ----------
