@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from pluribus import rules
-from pluribus.core import passes
+from pluribus.core import kernels, passes
 from pluribus.core.contributions import gather
 from pluribus.core.passes import Active
 from pluribus.core.relations import Norms
+from pluribus.engines import local
 
 
 def gram_of(xs):
@@ -104,7 +105,7 @@ def test_bits_do_not_depend_on_threads(rng, monkeypatch):
     xs = [rng.normal(size=300_000).astype(np.float32) for _ in range(5)]
     found = []
     for threads in (1, 2, 7):
-        monkeypatch.setattr(passes.local, "threads_for", lambda values, t=threads: t)
+        monkeypatch.setattr(local, "threads_for", lambda values, t=threads: t)
         aggregate = rules.MultiKrum(f=1)(xs)
         found.append((aggregate.relation.gram.tobytes(), aggregate.value.tobytes()))
     assert found[0] == found[1] == found[2]
@@ -115,7 +116,7 @@ def test_bits_do_not_depend_on_threads(rng, monkeypatch):
 def test_bits_do_not_depend_on_tiles(rng, monkeypatch, rule, size):
     xs = [rng.normal(size=5000 if size > 1 else 50).astype(np.float32) for _ in range(5)]
     expected = rule(xs).value.tobytes()
-    monkeypatch.setattr(passes.kernels, "tile_size", lambda n, itemsize: size)
+    monkeypatch.setattr(kernels, "tile_size", lambda n, itemsize: size)
     assert rule(xs).value.tobytes() == expected
 
 

@@ -1,0 +1,226 @@
+"""Passes that combine: weighted sums, and rules of each coordinate alone."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pluribus.core import dtypes, kernels, stores, weights
+from pluribus.core.contributions import Block
+from pluribus.core.dtypes import Array
+from pluribus.core.errors import ContributionError
+from pluribus.core.passes.active import Active, OutsideDomain, Placed, TileRule, outside
+from pluribus.core.passes.running import run
+from pluribus.core.stores import Result, Store
+
+
+def weighted_sums(active: Active, coefficients: Array) -> list[Result]:
+    """Results ``coefficients @ X``: k of them for coefficients of shape (k, m); raises `Tainted`.
+
+    Counters and masks take the coefficients rescaled to sum one, and are rounded.
+    """
+    with stores.opened(active.data, active.out, len(coefficients)) as made:
+        for discrete in (False, True):
+            size = kernels.tile_size(len(active.all_rows), 8)
+            blocks = active.data.blocks(size, discrete=discrete)
+            run(active, blocks, _block_sums, _Sums(coefficients, tuple(made)))
+        return stores.finished(made, active.out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    coefficients: Array
+    made: tuple[Store, ...]
+
+
+def _block_sums(active: Active, sums: _Sums, block: Block) -> bool:
+    spec = active.data.specs[block.tensor]
+    kernel = kernels.select(active.values)
+    finite = True
+    for row, store in zip(sums.coefficients, sums.made, strict=True):
+        places, shares = _shares(active, block.tensor, row, spec.dtype.discrete)
+        views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
+        with _Out(active, store, block) as out:
+            finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
+    return finite
+
+
+def _shares(active: Active, tensor: int, coefficients: Array, discrete: bool) -> tuple[list[int], Array]:
+    """Positions of the rows that count for a tensor, and what each counts for."""
+    if not active.data.incomplete and not discrete:
+        places = np.flatnonzero(coefficients)
+        return list(places), coefficients[places]
+    there = np.zeros(len(coefficients))
+    there[active.data.present(tensor, active.all_rows)] = 1.0
+    if not (there * coefficients).any():
+        if not there.any():
+            raise ContributionError(f"{active.data.specs[tensor].label} is held only by contributors of weight zero")
+        coefficients = there
+    shares = there * (np.maximum(coefficients, 0.0) if discrete else coefficients)
+    shares = shares if shares.any() else there
+    target = 1.0 if discrete else coefficients.sum()
+    if discrete or not there.all():
+        shares = shares * (target / shares.sum())
+    places = np.flatnonzero(shares)
+    return list(places), shares[places]
+
+
+def coordinatewise(active: Active, rule: Tiled, shares: Array, mixing: Array | None = None) -> Result:
+    """Result of a rule that works on each coordinate alone; raises `Tainted`.
+
+    Parameters
+    ----------
+    active
+        The rows.
+    rule
+        Has ``tile_rule(weights)``.
+    shares
+        Weights of sum one of what the rule sees, shape (n,) or (k,). Where some lack a tensor, the others' are
+        rescaled.
+    mixing
+        Shape (k, m): the rule sees M X instead of X, made tile by tile. Rows are rescaled to sum one for counters.
+    """
+    with stores.opened(active.data, active.out, 1) as made:
+        for discrete in (False, True):
+            blocks = active.data.blocks(kernels.tile_size(len(shares), 8), discrete=discrete)
+            run(active, blocks, _block_coordinates, _Coordinates(rule, shares, mixing, made[0]))
+        return stores.finished(made, active.out)[0]
+
+
+class Tiled(Protocol):
+    """A rule of coordinates."""
+
+    def tile_rule(self, weights: Array) -> TileRule:
+        """A function for one tile."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Coordinates:
+    rule: Tiled
+    shares: Array
+    mixing: Array | None
+    store: Store
+
+    @functools.cached_property
+    def whole(self) -> TileRule:
+        """The tile rule where nobody is absent."""
+        return self.rule.tile_rule(self.shares)
+
+    def among(self, present: Sequence[int]) -> TileRule:
+        """The tile rule of those who have a tensor."""
+        if len(present) == len(self.shares):
+            return self.whole
+        return self.rule.tile_rule(weights.normalise(self.shares[list(present)]))
+
+    def __getstate__(self) -> dict[str, Any]:  # a tile rule is a closure, and is made anew where it is needed
+        return {name: value for name, value in self.__dict__.items() if name != "whole"}
+
+
+def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> bool:
+    kernel = kernels.select(active.values)
+    spec = active.data.specs[block.tensor]
+    finite, rows = True, list[int]()
+    if given.mixing is None:
+        present = active.data.present(block.tensor, active.rows) if active.data.incomplete else range(len(active.rows))
+        rule, rows = given.among(present), [active.rows[k] for k in present]
+        views = active.data.views(block, rows, active.cleaned)
+    else:
+        rule = given.whole
+        raw = active.data.views(block, active.all_rows, active.cleaned)
+        views, finite = _mixed(kernel, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
+    placed = rule.at(active.data.first_coordinate(block)) if isinstance(rule, Placed) else rule
+    with _Out(active, given.store, block) as out:
+        try:
+            finite &= placed(kernel, views, out)
+        except OutsideDomain as error:
+            raise outside(active, rows, block.tensor, error) from None
+    return finite
+
+
+def _mixed(kernel: Any, views: Sequence[Array], mixing: Array) -> tuple[list[Array], bool]:
+    if ((mixing == 0) | (mixing == 1)).all() and (mixing.sum(axis=1) == 1).all():  # a selection: nothing to compute
+        return [views[place] for place in mixing.argmax(axis=1)], True
+    rows = [np.empty(len(views[0])) for _ in mixing]
+    finite = [kernel.weighted_sum(views, coefficients, row) for coefficients, row in zip(mixing, rows, strict=True)]
+    return rows, all(finite)
+
+
+def _unit_rows(mixing: Array) -> Array:
+    totals = mixing.sum(axis=1, keepdims=True)
+    return np.asarray(mixing / np.where(totals > 0, totals, 1.0))
+
+
+class _Memory(threading.local):
+    buffer = np.empty(0)
+
+
+_memory = _Memory()
+
+
+def _room(size: int) -> Array:
+    """Uninitialised float64 memory of this thread's own, good until it is asked for again.
+
+    Fresh memory for each tile would come from the system and be touched for the first time, every time.
+    """
+    if len(_memory.buffer) < size:
+        _memory.buffer = np.empty(size)
+    return _memory.buffer[:size]
+
+
+def _zero(out: Array) -> bool:
+    out[...] = 0.0
+    return True
+
+
+def stored(result: Sequence[Array], block: Block) -> Array:
+    """The stored items of a block of a result in memory, one-dimensional, to be written to."""
+    return result[block.tensor].reshape(-1)[block.start : block.stop]
+
+
+class _Out:
+    """Where a kernel writes a block: in place if it can, or into a room that is rounded and stored at the end."""
+
+    def __init__(self, active: Active, store: Store, block: Block) -> None:
+        self.active, self.store, self.block = active, store, block
+        self.spec = active.data.specs[block.tensor]
+        self.size = (block.stop - block.start) * self.spec.dtype.per_item
+        self.place = store.place(block)
+
+    def __enter__(self) -> Array:
+        if self.spec.dtype.name not in stores.STRAIGHT:
+            self.out = _room(self.size)
+        else:
+            self.out = np.empty(self.size, self.spec.dtype.storage) if self.place is None else self.place
+        return self.out
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        if failed or self.out is self.place:
+            return
+        if self.spec.dtype.name in stores.STRAIGHT:
+            items = self.out
+        else:
+            items = np.empty(self.block.stop - self.block.start, self.spec.dtype.storage)
+            dtypes.store(self.out, items, self.spec.dtype)
+            if self.spec.dtype.discrete:
+                _settle(self.active, self.block, items)
+        self.store.write(self.block, items)
+
+
+def _settle(active: Active, block: Block, rounded: Array) -> None:
+    """Counters by the policy; those on which all agree stay as they are, whatever rounding did."""
+    places = [active.rows[k] for k in active.data.present(block.tensor, active.rows)]
+    items = [
+        leaf.items(block.start, block.stop) for leaf in (active.data.rows[r][block.tensor] for r in places) if leaf
+    ]
+    if active.integers == "first":
+        rounded[...] = items[0]
+    elif active.integers == "max":
+        rounded[...] = functools.reduce(np.maximum, items)
+    else:
+        agreed = np.logical_and.reduce([item == items[0] for item in items])
+        np.copyto(rounded, items[0], where=agreed)

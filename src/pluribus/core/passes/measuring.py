@@ -1,0 +1,82 @@
+"""Passes that measure a result: distances to it, and what each contributor counted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pluribus.core import dtypes, stores
+from pluribus.core.contributions import Block
+from pluribus.core.dtypes import Array
+from pluribus.core.passes.active import Active
+from pluribus.core.passes.running import here, summed
+from pluribus.core.stores import Result
+
+
+def squared_distances_to(active: Active, result: Result) -> Array:
+    """|x_i - z|^2 of the contributors to a result z, shape (n,)."""
+    found: Array = summed(active, _block_distances, result, np.zeros(len(active.rows)))
+    return found
+
+
+def _block_distances(active: Active, result: Result, block: Block) -> Array:
+    dtype = active.data.specs[block.tensor].dtype
+    z = dtypes.coordinates(stores.items(result[block.tensor], block), dtype, np.dtype(np.float64))
+    present = active.data.present(block.tensor, active.rows)
+    views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
+    squares = np.zeros(len(active.rows))
+    squares[present] = [float(np.dot(gap, gap)) for gap in (v - z for v in views)]
+    return squares
+
+
+def coordinate_shares(
+    active: Active, tile_shares: Callable[[Array], Array | None], mixing: Array | None = None
+) -> Array:
+    """Mean over coordinates of what each contributor's value counts for, shape (n,); NaN where that means nothing.
+
+    Parameters
+    ----------
+    active
+        The rows.
+    tile_shares
+        Gives the shares of the values of a tile, shape (n, T).
+    mixing
+        Shape (k, m) if the rule saw M X; what a mixture counts for goes to what it was made of.
+    """
+    n = len(active.rows)
+
+    def part(block: Block) -> tuple[Array, int]:
+        present = active.data.present(block.tensor, active.rows)
+        rows = [active.rows[k] for k in present] if mixing is None else active.all_rows
+        tile = np.stack(active.data.views(block, rows, active.cleaned))
+        found = tile_shares(tile if mixing is None else mixing @ tile)
+        shares = np.zeros(n)
+        if found is None:
+            shares[:] = np.nan
+        elif mixing is None:
+            shares[present] = found.sum(axis=1)
+        else:
+            shares += found.sum(axis=1) @ mixing[:, :n]
+        return shares, tile.shape[1]
+
+    total, count = np.zeros(n), 0
+    for shares, coordinates in here(active, 4096, part):
+        total += shares
+        count += coordinates
+    return total / count if count else np.full(n, 1.0 / n)
+
+
+def tied_shares(tile: Array, shares: Array) -> Array:
+    """For each column of a tile, each row's share by its rank; rows of equal value get the mean of theirs."""
+    order = np.argsort(tile, axis=0, kind="stable")
+    values = np.take_along_axis(tile, order, axis=0)
+    starts = np.ones(tile.shape, dtype=bool)
+    starts[1:] = values[1:] != values[:-1]
+    group = np.cumsum(starts, axis=0) - 1 + np.arange(tile.shape[1]) * len(tile)
+    sizes = np.bincount(group.ravel(), minlength=tile.size)
+    sums = np.bincount(group.ravel(), np.broadcast_to(shares[:, None], tile.shape).ravel(), minlength=tile.size)
+    ranked = (sums / np.maximum(sizes, 1))[group]
+    result = np.empty(tile.shape)
+    np.put_along_axis(result, order, ranked, axis=0)
+    return result
