@@ -222,25 +222,20 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     moved = np.full(len(active.rows), np.nan)
     for k in range(len(active.rows)):
         rest = np.delete(shares, k)
-        try:
-            rule.check(len(rest))
-        except RuleError:
-            continue
         if not len(rest):
             continue
-        if isinstance(last, WeightRule):
-            assert relation is not None
-            assert outcome.coefficients is not None
-            without = coefficients_of(
-                pre,
-                last,
-                _as_read(needed(pre, last), relation.without(k)),
-                weights.normalise(rest),
-                len(active.all_rows) - 1,
-            )
-            moved[k] = np.sqrt(relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0)))
-        else:
-            moved[k] = _distance(rule, outcome, execute(rule, active.without(k), weights.normalise(rest)))
+        try:
+            rule.check(len(rest))
+            if relation is not None and isinstance(last, WeightRule):
+                read = _as_read(needed(pre, last), relation.without(k))
+                rows = len(active.all_rows) - 1
+                without = coefficients_of(pre, last, read, weights.normalise(rest), rows)
+                assert outcome.coefficients is not None
+                moved[k] = np.sqrt(relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0)))
+            else:
+                moved[k] = _distance(rule, outcome, execute(rule, active.without(k), weights.normalise(rest)))
+        except RuleError:  # the rest is too few, or has no answer
+            continue
     return moved
 
 

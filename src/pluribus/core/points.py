@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from pluribus.core import dtypes, passes, weights
+from pluribus.core import dtypes, parts, passes, stores, weights
 from pluribus.core.contributions import Block, TensorSpec
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, UndefinedError
 from pluribus.core.passes import Active, OutsideDomain
 from pluribus.core.rule import PointRule
+from pluribus.core.stores import Result
 
 _VALUES = 1 << 18  # of all contributors in one block; it depends on nothing but n and the shape of a point
 
@@ -47,21 +47,16 @@ def pointwise(active: Active, rule: PointRule, shares: Array) -> list[Array]:
         return True
 
     passes.run(active, list(_blocks(active, rule, mine)), lambda _, __, block: combine(block))
-    rest = [k for k in range(len(data.specs)) if k not in mine]
-    if rest:
-        coefficients = np.concatenate([shares, np.zeros(len(data.extras))])
-        averaged = passes.weighted_sums(replace(active, data=data.subset(rest)), coefficients[None])[0]
-        for k, array in zip(rest, averaged, strict=True):
-            result[k][...] = array
+    parts.average(active, shares, [k for k in range(len(data.specs)) if k not in mine], result)
     return result
 
 
-def squared_distances(active: Active, rule: PointRule, arrays: Sequence[Array]) -> Array:
-    """Squared distances of the contributors to stored arrays, shape (n,), summed over all points; NaN is left out."""
+def squared_distances(active: Active, rule: PointRule, result: Result) -> Array:
+    """Squared distances of the contributors to a result, shape (n,), summed over all points."""
     total = np.zeros(len(active.rows))
     for block in _blocks(active, rule, _tensors(rule, active.data.specs)):
         spec = active.data.specs[block.tensor]
-        items = arrays[block.tensor].reshape(-1)[block.start : block.stop]
+        items = stores.items(result[block.tensor], block)
         other = _shaped(
             items if rule.whole else dtypes.coordinates(items, spec.dtype, np.dtype(np.float64)), rule, spec
         )

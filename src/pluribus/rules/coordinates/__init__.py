@@ -1,5 +1,6 @@
 """Rules that work on each coordinate alone."""
 
+from pluribus.rules.coordinates.coordinate_weights import CoordinateWeights
 from pluribus.rules.coordinates.log_sum_exp import LogSumExp
 from pluribus.rules.coordinates.meamed import Meamed, MeanAroundMedian
 from pluribus.rules.coordinates.median import Median
@@ -12,6 +13,7 @@ from pluribus.rules.coordinates.soft_median import SoftMedian
 from pluribus.rules.coordinates.trimmed_mean import TrimmedMean
 
 __all__ = [
+    "CoordinateWeights",
     "LogSumExp",
     "Maximum",
     "Meamed",
