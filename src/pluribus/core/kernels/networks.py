@@ -120,3 +120,40 @@ def middle_network(n: int, low: int, high: int) -> Network:
     if not 0 <= low < high <= n:
         raise ValueError(f"ranks low..high-1 of {n} values need 0 <= low < high <= {n}, not low={low}, high={high}")
     return prune(odd_even_merge_sort(n), together=range(low, high))
+
+
+Step = tuple[int, int, int, int]
+"""(`LOW` or `HIGH`, row, row, row that is written): a minimum or a maximum of two rows."""
+
+
+@lru_cache(maxsize=256)
+def schedule(network: Network) -> tuple[tuple[Step, ...], int, tuple[int, ...]]:
+    """Turn a network into minima and maxima of rows, so that no row is ever copied.
+
+    Rows 0..n-1 are the views (read only), the following ones scratch.  A full comparator writes its minimum into a free
+    row and its maximum over one of its inputs; then the wires point to other rows.  Returns the steps, the number of
+    scratch rows, and the rows of the wanted outputs.
+    """
+    n, made = network.n, 0
+    place = list(range(n))
+    free: list[int] = []
+    steps: list[Step] = []
+
+    def fresh() -> int:
+        nonlocal made
+        if free:
+            return free.pop()
+        made += 1
+        return n + made - 1
+
+    for i, j, op in network.steps:
+        a, b = place[i], place[j]
+        owned = [row for row in (a, b) if row >= n]
+        if op == BOTH:
+            place[i] = fresh()
+            steps.append((LOW, a, b, place[i]))
+        kept = j if op != LOW else i
+        place[kept] = owned.pop() if owned else fresh()
+        steps.append((HIGH if kept == j else LOW, a, b, place[kept]))
+        free.extend(owned)
+    return tuple(steps), made, tuple(place[wire] for wire in network.outputs)

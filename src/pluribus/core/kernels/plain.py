@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
-from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
-from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
+from pluribus.core.kernels.networks import HIGH, LOW, Network, middle_network, rank_network, schedule
+from pluribus.core.kernels.tiles import FLOAT64, LONGEST_PIECE, SHRINK, Floats, check, piece_size, scratch, store, weigh
 
 NAME = "plain"
 
-_CACHE = 7 << 18  # bytes of the rows of one piece: most of a 2 MiB second-level cache
-_PIECE = 1 << 15  # coordinates of the longest piece
 _GRAM_PIECE = 1 << 13
 _DOT_PIECE = 1 << 13  # OpenBLAS wakes its threads for more than 10000 values, which costs more than it gains
 
 _Step = tuple[np.ufunc, int, int, int]
+_UFUNCS: dict[int, np.ufunc] = {LOW: np.minimum, HIGH: np.maximum}
 
 
 def finite(view: Floats) -> bool:
@@ -56,7 +55,7 @@ def middle(views: Sequence[Floats], low: int, high: int, out: Floats) -> bool:
     """
     n, size, dtype = check(views, (out,))
     steps, n_rows, outputs = _program(middle_network(n, low, high))
-    length = min(size, _piece(n, dtype.itemsize))
+    length = min(size, piece_size(n, dtype.itemsize))
     rows, sums = scratch((n_rows, length, dtype), (4, length, FLOAT64))
     with np.errstate(all="ignore"):
         for start in range(0, size, length or 1):
@@ -78,7 +77,7 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
     network = rank_network(n, tuple(sorted(set(wanted_ranks))))
     steps, n_rows, outputs = _program(network)
     holder = dict(zip(network.outputs, outputs, strict=True))
-    length = min(size, _piece(n, dtype.itemsize))
+    length = min(size, piece_size(n, dtype.itemsize))
     (rows,) = scratch((n_rows, length, dtype))
     with np.errstate(all="ignore"):
         for start in range(0, size, length or 1):
@@ -118,7 +117,7 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bo
     if not used:
         out[:] = 0.0
         return True
-    length = min(size, _PIECE)
+    length = min(size, LONGEST_PIECE)
     ((product, sums),) = scratch((2, length, FLOAT64))
     with np.errstate(all="ignore"):
         for start in range(0, size, length or 1):
@@ -234,35 +233,9 @@ def _pieces(views: Sequence[Floats], start: int, length: int, rows: Floats) -> l
 
 @lru_cache(maxsize=64)
 def _program(network: Network) -> tuple[tuple[_Step, ...], int, tuple[int, ...]]:
-    """Turn a network into ufunc calls over rows, so that no row is ever copied.
-
-    Rows 0..n-1 are the views (read only), the following ones scratch.  A full comparator writes its minimum into a free
-    row and its maximum over one of its inputs; then the wires point to other rows.  Returns the calls (ufunc, input,
-    input, output), the number of scratch rows, and the rows of the wanted outputs.
-    """
-    n, made = network.n, 0
-    place = list(range(n))
-    free: list[int] = []
-    steps: list[_Step] = []
-
-    def fresh() -> int:
-        nonlocal made
-        if free:
-            return free.pop()
-        made += 1
-        return n + made - 1
-
-    for i, j, op in network.steps:
-        a, b = place[i], place[j]
-        owned = [row for row in (a, b) if row >= n]
-        if op == BOTH:
-            place[i] = fresh()
-            steps.append((np.minimum, a, b, place[i]))
-        kept = j if op != LOW else i
-        place[kept] = owned.pop() if owned else fresh()
-        steps.append((np.maximum if kept == j else np.minimum, a, b, place[kept]))
-        free.extend(owned)
-    return tuple(steps), made, tuple(place[wire] for wire in network.outputs)
+    """Return a network's schedule with ufuncs in it: calls (ufunc, input, input, output), scratch rows, outputs."""
+    steps, n_rows, outputs = schedule(network)
+    return tuple((_UFUNCS[op], a, b, c) for op, a, b, c in steps), n_rows, outputs
 
 
 def _widen(views: Sequence[Floats], start: int, buffer: Floats) -> Floats:
@@ -271,12 +244,6 @@ def _widen(views: Sequence[Floats], start: int, buffer: Floats) -> Floats:
     for row, view in zip(rows, views, strict=True):
         np.copyto(row, view[start : start + row.size])
     return rows
-
-
-def _piece(n: int, itemsize: int) -> int:
-    """Return the number of coordinates whose n rows fit the cache, a power of two between 2048 and 32768."""
-    fitting = max(_CACHE // (n * itemsize), 1)
-    return min(max(1 << fitting.bit_length() - 1, 1 << 11), _PIECE)
 
 
 def _gram_piece(n: int, size: int) -> int:

@@ -23,6 +23,10 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 SHRINK = 2.0**-64
 """Keeps a sum of huge float64 values finite."""
 
+LONGEST_PIECE = 1 << 15
+"""Coordinates of the longest piece of a tile that is worked on at once."""
+
+_CACHE = 7 << 18  # bytes of the rows of one piece: most of a 2 MiB second-level cache
 _KEEP = 1 << 26  # a thread keeps at most this many bytes between calls
 _LINE = 64  # bytes of a cache line
 
@@ -34,8 +38,10 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-def check(views: Sequence[Floats], outs: Sequence[Floats] = ()) -> tuple[int, int, np.dtype[Any]]:
-    """Return (n, T, dtype) of a tile, after checking that ``outs`` fit it too.
+def check(
+    views: Sequence[Any], outs: Sequence[Any] = (), allowed: tuple[Any, Any] = (FLOAT32, FLOAT64)
+) -> tuple[int, int, Any]:
+    """Return (n, T, dtype) of a tile, after checking that ``outs`` fit it too; ``allowed`` are float32 and float64.
 
     Raises
     ------
@@ -47,7 +53,7 @@ def check(views: Sequence[Floats], outs: Sequence[Floats] = ()) -> tuple[int, in
     if not len(views):
         raise ContributionError("a tile needs at least one contributor, got none")
     shape, dtype = views[0].shape, views[0].dtype
-    if len(shape) != 1 or dtype not in (FLOAT32, FLOAT64):
+    if len(shape) != 1 or dtype not in allowed:
         raise ContributionError(f"a tile holds one-dimensional float32 or float64 views, not {dtype} of shape {shape}")
     for i, view in enumerate(views):
         if view.shape != shape or view.dtype != dtype:
@@ -56,16 +62,14 @@ def check(views: Sequence[Floats], outs: Sequence[Floats] = ()) -> tuple[int, in
                 f"contributor 0 gives {dtype} of shape {shape}"
             )
     for out in outs:
-        if out.shape != shape or out.dtype not in (FLOAT32, FLOAT64):
+        if out.shape != shape or out.dtype not in allowed:
             raise ContributionError(
                 f"an output of this tile is float32 or float64 of shape {shape}, not {out.dtype} of shape {out.shape}"
             )
     return len(views), shape[0], dtype
 
 
-def weigh(
-    views: Sequence[Floats], weights: ArrayLike, out: Floats
-) -> tuple[list[Floats], list[float], bool]:
+def weigh(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> tuple[list[Floats], list[float], bool]:
     """Return the views that have a weight, their weights, and whether their sum is scaled once by a common weight.
 
     Raises
@@ -76,13 +80,24 @@ def weigh(
         Not one weight a view.
 
     """
-    n, _, dtype = check(views, (out,))
+    _, _, dtype = check(views, (out,))
+    return weighted(views, weights, dtype == FLOAT32)
+
+
+def weighted(views: Sequence[Any], weights: ArrayLike, narrow: bool) -> tuple[list[Any], list[float], bool]:
+    """Return what `weigh` does, of views that were checked; ``narrow`` says that they are float32."""
     scales = np.asarray(weights, np.float64)
-    if scales.shape != (n,):
-        raise WeightError(f"{n} contributors need {n} weights, not an array of shape {scales.shape}")
+    if scales.shape != (len(views),):
+        raise WeightError(f"{len(views)} contributors need {len(views)} weights, not an array of shape {scales.shape}")
     used = [view for view, scale in zip(views, scales, strict=True) if scale != 0.0]
     nonzero: list[float] = scales[scales != 0.0].tolist()
-    return used, nonzero, dtype == FLOAT32 and len(set(nonzero)) == 1
+    return used, nonzero, narrow and len(set(nonzero)) == 1
+
+
+def piece_size(n: int, itemsize: int) -> int:
+    """Return the number of coordinates whose n rows fit the cache, a power of two between 2048 and 32768."""
+    fitting = max(_CACHE // (n * itemsize), 1)
+    return min(max(1 << fitting.bit_length() - 1, 1 << 11), LONGEST_PIECE)
 
 
 def store(row: Floats, out: Floats) -> None:
