@@ -22,7 +22,7 @@ class RFA(WeightRule):
     `GeometricMedian` goes on until it has converged.
 
     It starts at the mean and stops early, so it has no breakdown point: attackers with a share ``a`` of the weight,
-    far away in one place, still have the share ``b / (1 + b)``, ``b = (a / (1 - a))^(2^steps)``, after the steps.
+    far away in one place, still have the share ``b / (1 + b)``, ``b = (a / (1 - a))^(steps + 1)``, after the steps.
     Compared with a direct computation in R^d.
 
     Parameters
