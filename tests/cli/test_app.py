@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -92,3 +93,14 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback():
     assert process.stderr.read() == b""
     assert process.wait() == 1
     process.stderr.close()
+
+
+def test_a_terminal_that_knows_few_letters_gets_its_table(tmp_path):
+    tiny = "--clients 4 --rounds 1 --rules fedavg --model softmax --seeds 2 --attack none --workers 1"
+    code = "import sys; from pluribus.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "federate", *tiny.split(), "--out", str(tmp_path)]
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert "fedavg" in told.stdout
+    assert "?" in told.stdout

@@ -10,12 +10,12 @@ import shutil
 import numpy as np
 import pytest
 
-from pluribus.federated import SettingError, config_file, experiment, folder, resolve, server
+from pluribus.federated import SettingError, config_file, experiment, folder, resolve, server, simulation
 from pluribus.federated.experiment import Watch, run
 from pluribus.federated.folder import FolderError
 from pluribus.federated.outputs import stems
-from pluribus.federated.simulation import SimulationError
-from pluribus.federated.summary import label, over_seeds
+from pluribus.federated.simulation import History, SimulationError
+from pluribus.federated.summary import label, mean_effective, over_seeds, share_of, worst_client
 
 
 def rows(text: bytes) -> list[dict[str, str]]:
@@ -161,7 +161,7 @@ class StopError(Exception):
     pass
 
 
-def broken_off(settings, out, rounds):
+def broken_off(settings, out, rounds, **options):
     """An experiment that was left after so many rounds."""
 
     def look(board):
@@ -172,10 +172,10 @@ def broken_off(settings, out, rounds):
         patch.setattr("pluribus.federated.workers.LOOK_EVERY", 0.0)
         patch.setattr("pluribus.federated.workers.SAVE_EVERY", 0.0)
         with pytest.raises(StopError):
-            run(settings, out, watch=Watch(look=look))
+            run(settings, out, watch=Watch(look=look), **options)
 
 
-def test_an_unfinished_experiment_wants_a_word(settings_of, tmp_path, files):
+def test_an_unfinished_experiment_wants_a_word(settings_of, tmp_path, files, monkeypatch):
     settings = settings_of()
     run(settings, tmp_path / "whole")
     out = tmp_path / "out"
@@ -186,9 +186,10 @@ def test_an_unfinished_experiment_wants_a_word(settings_of, tmp_path, files):
         run(settings, out)
     with pytest.raises(FolderError, match="another experiment, unfinished: it differs in rounds"):
         run(settings_of(rounds=5), out, resume=True)
-    seen = []
-    run(settings, out, resume=True, watch=Watch(look=lambda board: seen.append(sum(board.rounds))))
-    assert seen[0] > 6 - 4  # what was done was not done again
+    done, advance = [], simulation.advance
+    monkeypatch.setattr(simulation, "advance", lambda *given: done.append(given) or advance(*given))
+    run(settings, out, resume=True)
+    assert len(done) == 2 * 2 * 4 - 6  # what was done was not done again
     assert files(out) == files(tmp_path / "whole")
 
 
@@ -211,6 +212,12 @@ def test_force_starts_an_unfinished_experiment_anew(settings_of, tmp_path, files
     (tmp_path / "out" / ".pluribus-1-ab.tmp").write_text("half a file")
     run(settings_of(), tmp_path / "out", force=True)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_results_of_before_are_gone_while_new_ones_are_made(settings_of, tmp_path, files):
+    run(settings_of(), tmp_path)
+    broken_off(settings_of(rounds=9), tmp_path, rounds=3, force=True)
+    assert {name.split("/")[0] for name in files(tmp_path)} == {"checkpoints"}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -244,6 +251,24 @@ def test_labels_of_rules():
     assert [label(server.parse(text, attackers=2)) for text in texts] == [
         "FedAvg", "FedLAW, gamma=1", "Median", "NNM(f=2) + Krum(f=2), server_lr=0.5",
     ]  # fmt: skip
+
+
+def test_the_worst_client_is_an_honest_one():
+    history = History.empty(1, 4)
+    history.client_accuracy[:] = [0.9, 0.1, np.nan, 0.6]
+    assert worst_client(history, attackers=[1]) == 0.6
+    assert worst_client(history, attackers=[]) == 0.1
+    assert np.isnan(worst_client(History.empty(1, 4), []))
+
+
+def test_shares_of_the_weight():
+    history = History.empty(2, 3)
+    history.weights[:] = [[0.5, 0.5, np.nan], [np.nan, 0.25, 0.75]]
+    assert share_of(history, [1]) == pytest.approx(0.375)
+    assert np.isnan(share_of(history, []))
+    assert np.isnan(share_of(History.empty(2, 3), [1]))
+    history.effective[:] = [2.0, np.nan]
+    assert mean_effective(history) == 2.0
 
 
 def test_over_seeds():

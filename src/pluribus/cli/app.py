@@ -53,6 +53,9 @@ class FailedError(click.ClickException):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and give its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # where a terminal has no "±", a "?" is better than no table
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         given = list(arguments) if arguments is not None else None
         code = app.main(args=given, prog_name="pluribus", standalone_mode=False)

@@ -79,6 +79,8 @@ def federate(
         show.plan(settings, as_json)
         return
     silent = quiet or as_json
+    for note in () if silent else notes:
+        click.echo(note, err=True)
     watch = None if silent else progress.watch(settings)
     try:
         outcome = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch)
@@ -86,5 +88,6 @@ def federate(
         raise StoppedError(f"stopped; to go on: pluribus federate --resume --out {folder}") from None
     except room.SimulationError as error:
         raise FailedError(str(error)) from error
-    outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
+    if silent:
+        outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
     show.results(outcome, as_json, quiet)

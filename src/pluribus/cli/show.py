@@ -17,18 +17,18 @@ MISSING = "–"
 def results(outcome: Outcome, as_json: bool, quiet: bool) -> None:
     """The table rules x numbers and where the files are, or all of it as JSON."""
     if as_json:
-        from pluribus.federated.outputs import as_json as text
+        import json
 
         facts = {
             "out": str(outcome.folder),
             "made_now": outcome.made_now,
-            "notes": list(outcome.notes),
+            "told": list(outcome.notes),
             "timing": outcome.timing,
         }
-        click.echo(text({**outcome.summary, **facts}), nl=False)
+        click.echo(json.dumps({**outcome.summary, **facts}, indent=2))
         return
     if not quiet:
-        for note in outcome.notes:
+        for note in (*outcome.notes, *outcome.summary["notes"]):
             click.echo(note, err=True)
     heads, rows = table(outcome.summary, outcome.timing)
     print_table(heads, rows)
@@ -41,10 +41,10 @@ def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[s
     base = summary["rules"][0]["label"]
     attacked = any(summary["attackers"].values())
     noisy = any(summary["noisy"].values())
-    heads = ["rule", "accuracy", f"against {base}", "worst client", "effective clients"]
-    heads += ["attackers' weight"] if attacked else []
-    heads += ["noisy clients' weight"] if noisy else []
-    heads.append("CPU s a run")
+    heads = ["rule", "accuracy", f"against\n{base}", "worst\nclient", "effective\nclients"]
+    heads += ["attackers'\nweight"] if attacked else []
+    heads += ["noisy clients'\nweight"] if noisy else []
+    heads.append("CPU s\na run")
     rows = []
     for row in summary["rules"]:
         cells = [row["rule"], _with_spread(row["accuracy"])]
@@ -62,18 +62,19 @@ def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[s
 def plan(settings: Config, as_json: bool) -> None:
     """Settings, and who has what under the first seed."""
     from pluribus.federated.config_file import to_toml
-    from pluribus.federated.outputs import as_json as text
     from pluribus.federated.setup import build, load
 
     setup = build(settings, load(settings), settings.seed)
     if as_json:
+        import json
+
         facts = {
             "config": settings.plain(),
             "label_counts": setup.label_counts.tolist(),
             "attackers": list(setup.attackers),
             "noisy": list(setup.noisy),
         }
-        click.echo(text(facts), nl=False)
+        click.echo(json.dumps(facts, indent=2))
         return
     click.echo(to_toml(settings))
     heads = ["client", "samples", *setup.class_names, ""]
@@ -85,25 +86,22 @@ def plan(settings: Config, as_json: bool) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> None:
-    """A table on the output stream: as wide as the terminal, or as wide as it is where there is none.
+    """A table on the output stream.
 
     Columns are numbers, but for those at the positions ``words``. Without heads there is no line of them.
     """
-    import sys
-
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(heads))
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
     for i, head in enumerate(heads):
-        grid.add_column(Text(head), justify="left" if i in words else "right")
+        grid.add_column(Text(head), justify="left" if i in words else "right", no_wrap=True, vertical="bottom")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    width = None if sys.stdout.isatty() else 1000
-    console = Console(width=width)
-    console.print(grid, crop=False)
+    # Of its own width, whatever the terminal's: a number that is cut off is worse than a line that is folded.
+    Console(width=10_000).print(grid, crop=False)
 
 
 def _with_spread(value: Mapping[str, Any], signed: bool = False) -> str:
@@ -111,7 +109,7 @@ def _with_spread(value: Mapping[str, Any], signed: bool = False) -> str:
     if mean is None:
         return MISSING
     text = f"{100 * mean:+.1f}" if signed else f"{100 * mean:.1f}"
-    return text if spread is None else f"{text} ± {100 * spread:.1f}"
+    return text if spread is None else f"{text}±{100 * spread:.1f}"
 
 
 def _percent(value: float | None) -> str:

@@ -79,7 +79,18 @@ def summarise(done: Done, binding: Mapping[str, Any]) -> dict[str, Any]:
         "noisy": {str(seed): list(setup.noisy) for seed, setup in done.setups.items()},
         "rules": rows,
         "meanings": MEANINGS,
+        "notes": _notes(done, rows),
     }
+
+
+def _notes(done: Done, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    total = done.settings.rounds * done.settings.seeds
+    return [
+        f"{row['label']}: the model stayed as it was in {count} of {total} rounds: {status}."
+        for row in rows
+        for status, count in row["rounds_without_a_step"].items()
+    ]
 
 
 def label(rule: ServerRule) -> str:

@@ -5,12 +5,13 @@ Processes share three small arrays and nothing else: how far each run is, what i
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ def work(config: Config, dataset: Dataset, tasks: Sequence[Task], workers: int, 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(tasks)), context, _prepare, (job,)) as pool:
         try:
-            waiting = {pool.submit(_run_here, i) for i in range(len(tasks))}
+            with _ctrl_c_later():
+                waiting = {pool.submit(_run_here, i) for i in range(len(tasks))}
             while waiting:
                 done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
@@ -191,8 +193,21 @@ def _setup(config: Config, dataset: Dataset, seed: int) -> Setup:
 _here: list[Job] = []
 
 
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C waits until the end of this; processes that begin in here never hear it, from their first moment."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare(job: Job) -> None:
-    # Ctrl-C reaches every process of the terminal; the first one tells the others to stop.
+    # Ctrl-C reaches every process of a terminal, but is for the first one, which tells the others to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _here[:] = [job]
