@@ -175,6 +175,19 @@ class TestCAGrad:
         if np.linalg.norm(best - g) <= radius * (1 + 1e-6):
             np.testing.assert_allclose(found, best, atol=1e-3)
 
+    @pytest.mark.parametrize("c", [0.2, 0.8, 1.5])
+    def test_no_gap_to_the_dual(self, gradients, c):
+        """For any convex weights v the worst is at most <g, g_v> + r |g_v|; ours reach it, so nothing is better."""
+        found = rules.CAGrad(c)(list(gradients))
+        g, size = gradients.mean(axis=0), np.linalg.norm(gradients, axis=1).max()
+        worst = (gradients @ found.value).min()
+        added = found.weights - 1 / len(gradients)
+        bound = 0.0 if np.linalg.norm(rules.MGDA()(list(gradients)).value) <= 1e-7 * size else np.inf
+        if added.sum() > 1e-9:
+            mixed = added @ gradients / added.sum()
+            bound = min(bound, g @ mixed + c * np.linalg.norm(g) * np.linalg.norm(mixed))
+        assert worst >= min(bound, (gradients @ g).min() if np.isinf(bound) else bound) - 1e-7 * size**2
+
     def test_no_radius_is_the_mean(self, gradients):
         np.testing.assert_array_equal(rules.CAGrad(0.0)(list(gradients)).value, rules.Mean()(list(gradients)).value)
 

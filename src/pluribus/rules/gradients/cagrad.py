@@ -13,6 +13,7 @@ from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.core.solvers import RIDGE, min_norm_point, nonnegative_qp
 from pluribus.rules.gradients.cone import lengths_and_cosines
 
+_SAME = 1e-12  # relative
 _ROUNDING = 1e-14  # squared norms below this share of their terms are zero
 
 
@@ -110,10 +111,10 @@ class _Level:
         t = high
         for _ in range(60):
             z, distance = self.point(t)
-            if abs(distance - self.radius) <= 1e-12 * self.radius or high - low <= 1e-15 * max(abs(low), abs(high)):
-                break
-            low, high = (t, high) if distance < self.radius else (low, t)
             guess = self._solve(z > 0)
+            if abs(distance - self.radius) <= _SAME * self.radius or abs(guess - t) <= _SAME * abs(t):
+                break  # at the edge, or those who bind here say that it is here
+            low, high = (t, high) if distance < self.radius else (low, t)
             t = guess if low < guess < high else 0.5 * (low + high)
         return z
 
@@ -121,9 +122,13 @@ class _Level:
         """The level at which the ball's edge is reached if those inside stay the ones that bind."""
         if not inside.any():
             return np.nan
-        system = self.cosines[np.ix_(inside, inside)] + RIDGE * np.eye(int(inside.sum()))
+        system = self.cosines[np.ix_(inside, inside)]
+        regular = system + RIDGE * np.eye(len(system))
         slope, start = self.slope[inside], self.start[inside]
-        by_slope, by_start = np.linalg.solve(system, np.stack([slope, start], axis=1)).T
+        both = np.stack([slope, start], axis=1)
+        solved = np.linalg.solve(regular, both)
+        solved += np.linalg.solve(regular, both - system @ solved)  # takes the ridge's bias away
+        by_slope, by_start = solved.T
         a, b, c = slope @ by_slope, slope @ by_start, start @ by_start - self.radius**2
         inner = b * b - a * c
         return float((b + np.sqrt(inner)) / a) if inner >= 0 and a > 0 else np.nan
