@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pluribus.core import passes
+from pluribus.core import dtypes, passes, tree
+from pluribus.core.contributions import Block, Contributions, TensorSpec
 from pluribus.core.dtypes import Array
+from pluribus.core.leaves import NumpyLeaf
 from pluribus.core.passes import Active
 
 
@@ -24,3 +26,21 @@ def average(active: Active, shares: Array, tensors: Sequence[int], result: Seque
         coefficients = np.concatenate([shares, np.zeros(len(active.data.extras))])
         part = replace(active, data=active.data.subset(tensors))
         put(result, tensors, passes.weighted_sums(part, coefficients[None])[0])
+
+
+def gathered(data: Contributions, blocks: Sequence[Block]) -> Contributions:
+    """Ranges of tensors one after the other, copied into a tensor for float32 and one for float64.
+
+    One long block takes less time than many short ones. Every row must hold every tensor, in numpy arrays or files.
+    """
+    everyone = range(len(data.rows))
+    pieces: dict[str, list[list[Array]]] = {}
+    for block in blocks:
+        pieces.setdefault(data.specs[block.tensor].dtype.compute.name, []).append(data.views(block, everyone))
+    kinds = {name: dtypes.of(name) for name in pieces}
+    rows = tuple(
+        tuple(NumpyLeaf(np.concatenate([views[row] for views in pieces[k]]), kind) for k, kind in kinds.items())
+        for row in everyone
+    )
+    specs = tuple(TensorSpec(k, (sum(len(views[0]) for views in pieces[k]),), kind) for k, kind in kinds.items())
+    return replace(data, specs=specs, rows=rows, structure=tree.flat(list(kinds)))
