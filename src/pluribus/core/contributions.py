@@ -14,14 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
 from pluribus.core import checkpoints, dtypes, leaves, tree
 from pluribus.core.dtypes import Array, DType
 from pluribus.core.errors import ContributionError, listing
 from pluribus.core.leaves import Leaf
-
-_ALIGNED, _LARGE = 64, 1 << 22  # bytes
+from pluribus.core.medium import NUMPY, Medium
 
 Missing = Literal["error", "absent"]
 
@@ -101,6 +98,8 @@ class Contributions:
         Number of contributions; rows ``n`` and above are the extra rows named in ``extras``.
     labels
         How each row is named in errors and reports.
+    medium
+        What passes read it as: numpy arrays, or tensors on one device (see `within`).
     """
 
     specs: tuple[TensorSpec, ...]
@@ -109,6 +108,12 @@ class Contributions:
     extras: tuple[str, ...]
     rows: tuple[tuple[Leaf | None, ...], ...] = field(repr=False)
     structure: tree.Structure = field(repr=False)
+    medium: Medium = field(default=NUMPY, repr=False)
+
+    @property
+    def device(self) -> Any:
+        """Where the tensors lie that passes read; None where they read numpy arrays."""
+        return self.medium.device
 
     @property
     def coordinates(self) -> int:
@@ -130,46 +135,35 @@ class Contributions:
         before = (s.size * s.dtype.per_item for s in self.specs[: block.tensor] if s.dtype.discrete == own.discrete)
         return sum(before) + block.start * own.per_item
 
-    def views(self, block: Block, rows: Sequence[int], cleaned: frozenset[int] = frozenset()) -> list[Array]:
+    def views(self, block: Block, rows: Sequence[int], cleaned: frozenset[int] = frozenset()) -> list[Any]:
         """The block's coordinates of each row: float32 or float64, all of one dtype, never to be written to.
 
+        Arrays, or tensors, as the medium has it.
         Rows in ``cleaned`` have NaN and Inf replaced by zero (in a copy of the block).
         """
-        compute = self.specs[block.tensor].dtype.compute
+        compute, medium = self.specs[block.tensor].dtype.compute, self.medium
         found = []
         for row in rows:
             leaf = self.rows[row][block.tensor]
             assert leaf is not None, "rows without the tensor are left out by the caller"
-            view = dtypes.coordinates(leaf.items(block.start, block.stop), leaf.dtype, compute)
-            found.append(np.nan_to_num(view, nan=0.0, posinf=0.0, neginf=0.0) if row in cleaned else view)
+            view = medium.coordinates(medium.items(leaf, block.start, block.stop), leaf.dtype, compute)
+            found.append(medium.cleaned(view) if row in cleaned else view)
         return found
 
     def present(self, tensor: int, rows: Sequence[int]) -> list[int]:
         """Positions in ``rows`` of the contributors that have the tensor."""
         return [k for k, row in enumerate(rows) if self.rows[row][tensor] is not None]
 
-    def allocate(self) -> list[Array]:
-        """Room for a result: one uninitialised array of stored items a tensor.
-
-        A large model lies in one piece of memory, which the system then hands out in huge pages: touching 100 MB for
-        the first time costs a fifth of what it costs in separate arrays.
-        """
-        sizes = [-(-spec.size * spec.dtype.storage.itemsize // _ALIGNED) * _ALIGNED for spec in self.specs]
-        if sum(sizes) < _LARGE:
-            return [np.empty(spec.shape, spec.dtype.storage) for spec in self.specs]
-        buffer = np.empty(sum(sizes), np.uint8)
-        starts = itertools.accumulate(sizes, initial=0)
-        return [
-            buffer[start : start + spec.size * spec.dtype.storage.itemsize].view(spec.dtype.storage).reshape(spec.shape)
-            for spec, start in zip(self.specs, starts, strict=False)
-        ]
+    def allocate(self) -> list[Any]:
+        """Room for a result: one uninitialised array (or tensor) of stored items a tensor."""
+        return self.medium.allocate(self.specs)
 
     def rebuild(self, arrays: Sequence[Array]) -> Any:
         """The result in the structure, and of the array kind, of one contribution."""
         made = {}
         for index, (spec, array) in enumerate(zip(self.specs, arrays, strict=True)):
-            held = (row[index] for row in self.rows)
-            kin = next((leaf for leaf in held if leaf is not None and leaf.dtype == spec.dtype), None)
+            held = [leaf for row in self.rows if (leaf := row[index]) is not None]
+            kin = next((leaf for leaf in held if leaf.dtype == spec.dtype or leaves.device(leaf)), None)
             made[spec.name] = array if kin is None else kin.restore(array)
         return self.structure.build(made)
 
@@ -181,17 +175,12 @@ class Contributions:
 
     def ranges(self, blocks: Sequence[Block]) -> Contributions:
         """Ranges of tensors as tensors of their own, each of one axis. Nothing is copied."""
-        specs = tuple(
-            TensorSpec(
-                f"{self.specs[b.tensor].name}[{b.start}:{b.stop}]", (b.stop - b.start,), self.specs[b.tensor].dtype
-            )
-            for b in blocks
-        )
-        rows = tuple(
-            tuple(leaf and leaves.Range(leaf, b.start, b.stop) for b, leaf in ((b, row[b.tensor]) for b in blocks))
-            for row in self.rows
-        )
-        return replace(self, specs=specs, rows=rows, structure=tree.flat([spec.name for spec in specs]))
+        named = [f"{self.specs[b.tensor].name}[{b.start}:{b.stop}]" for b in blocks]
+        specs = [
+            TensorSpec(n, (b.stop - b.start,), self.specs[b.tensor].dtype) for n, b in zip(named, blocks, strict=True)
+        ]
+        rows = [[_range(row[b.tensor], b) for b in blocks] for row in self.rows]
+        return replace(self, specs=tuple(specs), rows=tuple(map(tuple, rows)), structure=tree.flat(named))
 
     def portable(self) -> Contributions:
         """The same for another process, which opens files itself; raises where a contribution lies in memory."""
@@ -222,9 +211,11 @@ class Contributions:
             _check_row(found, self.specs, name, self.labels[0], "error")
             rows.append(tuple(found[spec.name] for spec in self.specs))
             labels.append(name)
-        return Contributions(
-            self.specs, self.n, tuple(labels), self.extras + tuple(extras), tuple(rows), self.structure
-        )
+        return replace(self, labels=tuple(labels), extras=self.extras + tuple(extras), rows=tuple(rows))
+
+    def within(self, medium: Medium) -> Contributions:
+        """The same, read as arrays of another kind. Nothing is copied."""
+        return self if medium == self.medium else replace(self, medium=medium)
 
 
 def gather(contributions: Any, missing: Missing = "error") -> Contributions:
@@ -269,6 +260,10 @@ def gather(contributions: Any, missing: Missing = "error") -> Contributions:
         _check_row(found, specs, label, labels[0], missing)
     rows = tuple(tuple(found.get(spec.name) for spec in specs) for found, _ in opened)
     return Contributions(specs, len(values), tuple(labels), (), rows, structure)
+
+
+def _range(leaf: Leaf | None, block: Block) -> Leaf | None:
+    return leaf and leaves.Range(leaf, block.start, block.stop)
 
 
 def _contributors(contributions: Any) -> tuple[list[str], list[Any]]:

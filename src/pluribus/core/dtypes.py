@@ -127,7 +127,12 @@ def _to_discrete(values: Array, dtype: DType) -> Array:
     rounded = np.rint(values)
     if dtype.kind == "boolean":
         return rounded > 0
+    return np.clip(rounded, *bounds(dtype)).astype(dtype.storage)
+
+
+def bounds(dtype: DType) -> tuple[float, float]:
+    """The least and the greatest float64 that an integer dtype holds."""
     limits = np.iinfo(dtype.storage)
     # float(2**63 - 1) rounds up to 2**63, which does not fit: keep below it.
     top = np.nextafter(float(limits.max), 0) if limits.max > 2**53 else float(limits.max)
-    return np.clip(rounded, float(limits.min), top).astype(dtype.storage)
+    return float(limits.min), float(top)

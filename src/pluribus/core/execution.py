@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pluribus import engines
-from pluribus.core import passes, points, stores, weights
+from pluribus.core import medium, passes, points, stores, weights
 from pluribus.core.contributions import Contributions, gather
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
@@ -101,6 +101,8 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
     engine = engines.make(options.engine)
     if engine is not None and engine.remote and options.out is None:
         raise RuleError("an engine of other processes writes its result to a file: give out='result.safetensors'")
+    if engine is None or isinstance(engine, engines.Torch):
+        data = data.within(medium.choose(data, asked=engine is not None))
     active = Active(data, rows, integers=options.integers, engine=engine, out=options.out)
     left_out: dict[str, str] = {}
     while True:
@@ -136,6 +138,8 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
 
 def _in_memory(last: CompositeRule | PointRule, active: Active, shares: Array) -> Outcome:
     """Run a rule whose result is made in memory, here, and write it to a file afterwards if it goes to one."""
+    if not (isinstance(last, CompositeRule) and last.by_passes):
+        active = replace(active, data=active.data.within(medium.NUMPY))
     here = replace(active, out=None, engine=None)
     if isinstance(last, CompositeRule):
         outcome = last.compose(here, shares, execute)
@@ -227,7 +231,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
         try:
             rule.check(len(rest))
             if relation is not None and isinstance(last, WeightRule):
-                read = _as_read(needed(pre, last), relation.without(k))
+                read = as_read(needed(pre, last), relation.without(k))
                 rows = len(active.all_rows) - 1
                 without = coefficients_of(pre, last, read, weights.normalise(rest), rows)
                 assert outcome.coefficients is not None
@@ -239,7 +243,8 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     return moved
 
 
-def _as_read(reads: Reads, relation: Gram) -> Relation | None:
+def as_read(reads: Reads, relation: Gram) -> Relation | None:
+    """What a rule reads, taken from a Gram relation that is there already."""
     if reads is Reads.NORMS:
         return Norms(relation.squared_norms, relation.n, relation.extras, relation.labels)
     return relation if reads is Reads.GRAM else None

@@ -88,6 +88,15 @@ class Range:
         """The other leaf's items."""
         return self.leaf.items(self.start + start, self.start + stop)
 
+    @property
+    def device(self) -> Any:
+        """Where the other leaf's tensor lies; None if it is none."""
+        return device(self.leaf)
+
+    def slice(self, start: int, stop: int) -> Any:
+        """The other leaf's items as a tensor where it lies, if it is one."""
+        return self.leaf.slice(self.start + start, self.start + stop)  # type: ignore[attr-defined]
+
     def restore(self, values: Array) -> Any:
         """The kind of the other leaf."""
         return self.leaf.restore(values)
@@ -97,13 +106,23 @@ class Range:
         return Range(self.leaf.hollow(), self.start, self.stop)
 
 
+def device(leaf: Leaf) -> Any:
+    """Where the tensor of a leaf lies; None if it is no torch tensor."""
+    return getattr(leaf, "device", None)
+
+
 def of(value: Any, name: str) -> Leaf:
     """The leaf of an array, a torch tensor, or anything with ``shape``, ``dtype`` and ``__array__``."""
     if isinstance(value, NumpyLeaf) or hasattr(value, "restore"):
         return value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _torch_leaf(value, torch)
+        from pluribus.core.tensors import TensorLeaf
+
+        try:
+            return TensorLeaf.of(value)
+        except ContributionError as error:
+            raise ContributionError(f"{_where(name)}: {error}") from None
     if isinstance(value, np.ma.MaskedArray):
         raise ContributionError(f"{_where(name)} is a masked array, and masks would be lost; fill it first")
     try:
@@ -119,20 +138,3 @@ def of(value: Any, name: str) -> Leaf:
 
 def _where(name: str) -> str:
     return f"tensor {name!r}" if name else "the contribution"
-
-
-def _torch_leaf(tensor: Any, torch: Any) -> NumpyLeaf:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise ContributionError("sparse and quantised torch tensors cannot be combined; call .to_dense() first")
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
-    dtype, device = dtypes.of(name), tensor.device
-
-    array = plain.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else plain.numpy()
-
-    def wrap(out: Array) -> Any:
-        if name == "bfloat16":
-            return torch.from_numpy(out.view(np.int16)).view(torch.bfloat16).to(device)
-        return torch.from_numpy(out).to(device)
-
-    return NumpyLeaf(array, dtype, wrap)

@@ -111,7 +111,9 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
 
         engine
             Where passes run: None or ``"threads"``; ``"processes"``, ``"ray"`` or any ``concurrent.futures`` executor,
-            for contributions that are files. The bits do not depend on it.
+            for contributions that are files. The bits do not depend on it. Torch tensors that all lie on one CUDA
+            device are combined there, and on the CPU with ``"torch"``; the bits are that device's, and on the CPU
+            those of the other engines. ``"threads"`` takes tensors through the CPU's memory, wherever they lie.
         out
             Path of a ``.safetensors`` file for the result, written range by range, which need not fit in memory. The
             result's ``value`` is then the path.
@@ -226,9 +228,17 @@ class PreRule(Rule):
 
 
 class CompositeRule(Rule):
-    """A rule made of other rules that is neither weights, nor coordinates, nor a chain of these."""
+    """A rule made of other rules that is neither weights, nor coordinates, nor a chain of these.
+
+    Class attributes
+    ----------------
+    by_passes
+        Whether it sees data and results through passes and other rules alone, so that these may be torch tensors on
+        their device. Other rules see numpy arrays, whatever the contributions are.
+    """
 
     reads = Reads.COORDINATES
+    by_passes: ClassVar[bool] = False
 
     @abstractmethod
     def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
@@ -260,10 +270,11 @@ class PointRule(Rule):
         """
 
     @abstractmethod
-    def complaint(self, points: Array, rounding: float) -> str | None:
-        """What is wrong with one contributor's points, shape (m, ...), or None: ``"holds ...; points must ..."``.
+    def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
+        """The number of the first of one contributor's points, shape (m, ...), that is none, and what is wrong with it.
 
-        ``rounding`` is the relative spacing of the numbers as the contributor stored them.
+        As in ``(3, "has norm 1.2; points must ...")``; None where all are points. ``rounding`` is the relative spacing
+        of the numbers as the contributor stored them.
         """
 
     @abstractmethod

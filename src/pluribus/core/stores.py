@@ -31,11 +31,11 @@ Result = Sequence[Any]  # an array, or a leaf of a file, for each tensor
 class Store(Protocol):
     """Room for one result."""
 
-    def place(self, block: Block) -> Array | None:
+    def place(self, block: Block) -> Any:
         """Memory that a kernel may write a block into, or None: then `write` it."""
 
-    def write(self, block: Block, items: Array) -> None:
-        """Put stored items of a block into their place."""
+    def write(self, block: Block, items: Any) -> None:
+        """Put stored items of a block into their place; numpy's, where that is no memory."""
 
     @property
     def arrays(self) -> Result:
@@ -44,15 +44,15 @@ class Store(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryStore:
-    """Arrays in memory."""
+    """Arrays in memory, or tensors on a device."""
 
-    arrays: Sequence[Array]
+    arrays: Sequence[Any]
 
-    def place(self, block: Block) -> Array:
+    def place(self, block: Block) -> Any:
         """The block's range of its array."""
         return self.arrays[block.tensor].reshape(-1)[block.start : block.stop]
 
-    def write(self, block: Block, items: Array) -> None:
+    def write(self, block: Block, items: Any) -> None:
         """Copy into the array."""
         self.place(block)[...] = items
 
@@ -166,13 +166,12 @@ def save(data: Contributions, result: Result, out: Path) -> Result:
     with opened(data, out, 1) as made:
         for discrete in (False, True):
             for block in data.blocks(1 << 20, discrete=discrete):
-                made[0].write(block, items(result[block.tensor], block))
+                made[0].write(block, data.medium.stored(items(result[block.tensor], block)))
         return finished(made, out)[0]
 
 
-def items(tensor: Any, block: Block) -> Array:
+def items(tensor: Any, block: Block) -> Any:
     """The stored items of a block of one tensor of a result, one-dimensional."""
     if isinstance(tensor, checkpoints.FileLeaf):
         return tensor.items(block.start, block.stop)
-    flat: Array = tensor.reshape(-1)[block.start : block.stop]
-    return flat
+    return tensor.reshape(-1)[block.start : block.stop]

@@ -13,23 +13,25 @@ from typing import Any
 from pluribus.core.errors import RuleError
 from pluribus.engines.base import Engine
 from pluribus.engines.executor import OnExecutor, Processes
-from pluribus.engines.local import Threads
+from pluribus.engines.local import Threads, Torch
 
-__all__ = ["Engine", "OnExecutor", "Processes", "Threads", "make"]
+__all__ = ["Engine", "OnExecutor", "Processes", "Threads", "Torch", "make"]
 
 
 def make(engine: Any) -> Engine | None:
-    """The engine that a caller means: a name, an executor, an engine, or None for threads by size."""
+    """The engine that a caller means: a name, an executor, an engine, or None for what the contributions need."""
     if engine is None or isinstance(engine, Engine):
         return engine
     if isinstance(engine, Executor) or hasattr(engine, "submit"):
         return OnExecutor(engine)
     if engine == "threads":
         return Threads()
+    if engine == "torch":
+        return Torch()
     if engine == "processes":
         return Processes()
     if engine == "ray":
         from pluribus.engines.ray import OnRay
 
         return OnRay()
-    raise RuleError(f"engine must be 'threads', 'processes', 'ray' or an executor, not {engine!r}")
+    raise RuleError(f"engine must be 'threads', 'torch', 'processes', 'ray' or an executor, not {engine!r}")

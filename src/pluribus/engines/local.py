@@ -36,6 +36,17 @@ class Threads:
                 pool.shutdown(cancel_futures=True)
 
 
+class Torch(Threads):
+    """The calling thread: torch tensors are combined by torch, on the device where they lie (``engine="torch"``).
+
+    A device works while Python goes on, in the order of the thread's stream, which other threads do not share; so do
+    torch's modes (``torch.inference_mode()``).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
 def ordered_map(function: Any, items: Iterable[Any], threads: int = 1) -> Iterator[Any]:
     """Yield ``function(item)`` for each item, in order; at most ``2 * threads`` results wait."""
     yield from Threads(threads).run(lambda _, item: function(item), None, items)

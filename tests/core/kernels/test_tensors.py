@@ -176,7 +176,7 @@ def test_nothing_is_made_on_another_device(monkeypatch, dtype):
 
 def test_tiles_of_a_device_are_large_and_bounded():
     for n in (1, 10, 50, 1000, 100_000):
-        size = tensors.tile_size(n, None)
+        size = tensors.tile_size(n)
         assert size & (size - 1) == 0
         assert 1 << 15 <= size <= 1 << 21
         assert size * 8 * n <= 1 << 28 or size == 1 << 15

@@ -153,7 +153,7 @@ def norms(views: Sequence[Tensor]) -> NDArray[np.float64]:
     return _fetched(total)
 
 
-def tile_size(n: int, device: Any) -> int:
+def tile_size(n: int) -> int:
     """Return how many coordinates of ``n`` contributors make a good tile on a device that is not the CPU.
 
     Long enough that an operation takes longer than its launch (some microseconds), short enough that n rows of scratch

@@ -2,14 +2,26 @@
 
 Each pass maps a function over blocks of coordinates and takes the results in the order of the blocks. Weighted sums
 and order statistics are per coordinate, so their bits cannot depend on the blocks. A Gram matrix is a sum over
-blocks, so its blocks are fixed (`GRAM_ITEMS`), each is computed by one BLAS thread, and they are added in fixed groups
-(`GRAM_GROUP`) and in order. So neither threads, nor tiles, nor the engine change a bit.
+blocks, so its blocks are fixed (`Medium.gram_items`), each is computed by one BLAS thread, and they are added in fixed
+groups (`GRAM_GROUP`) and in order. So neither threads, nor tiles, nor the engine change a bit.
+
+Blocks are numpy arrays or torch tensors, as the contributions' medium has it (`pluribus.core.medium`).
 
 `active` holds who takes part, `running` how a task goes over blocks; then what passes do: `deciding` (norms, Gram
 matrix), `combining` (weighted sums, rules of coordinates) and `measuring` (distances to a result, what counted).
 """
 
-from pluribus.core.passes.active import Active, OutsideDomain, Placed, Tainted, TileRule, blame, outside, scan
+from pluribus.core.passes.active import (
+    Active,
+    OutsideDomain,
+    Placed,
+    Tainted,
+    TileRule,
+    blame,
+    by_kernel,
+    outside,
+    scan,
+)
 from pluribus.core.passes.combining import coordinatewise, stored, weighted_sums
 from pluribus.core.passes.deciding import gram, norms, over_blocks
 from pluribus.core.passes.measuring import coordinate_shares, squared_distances_to, tied_shares
@@ -22,6 +34,7 @@ __all__ = [
     "Tainted",
     "TileRule",
     "blame",
+    "by_kernel",
     "coordinate_shares",
     "coordinatewise",
     "gram",

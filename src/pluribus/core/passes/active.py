@@ -12,9 +12,19 @@ import numpy as np
 from pluribus.core.contributions import Block, Contributions
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, RuleError, listing
+from pluribus.core.kernels import Kernels
 from pluribus.engines.base import Engine
 
 TileRule = Callable[[Any, Sequence[Array], Array], bool]  # (kernel, views, out) -> finite
+
+
+def by_kernel(rule: TileRule) -> TileRule:
+    """Mark a tile rule that touches views and output through its kernel alone, so that these may be torch tensors.
+
+    Other tile rules see numpy arrays: tensors are copied from their device and the result back, tile by tile.
+    """
+    rule.by_kernel = True  # type: ignore[attr-defined]
+    return rule
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,8 @@ class Active:
     """The rows that take part: contributors ``rows``, then all extra rows.
 
     ``cleaned`` rows have NaN and Inf read as zero; ``integers`` says how counters and masks are combined; ``engine`` is
-    where passes run (None: threads, by size) and ``out`` the file that the result goes to (None: memory).
+    where passes run (None: threads, by size; for tensors the calling thread) and ``out`` the file that the result goes
+    to (None: memory).
     """
 
     data: Contributions
@@ -73,6 +84,11 @@ class Active:
         """How many coordinates a pass over all of it reads."""
         return self.data.coordinates * len(self.all_rows)
 
+    @property
+    def kernel(self) -> Kernels:
+        """The kernels for a pass over all of it."""
+        return self.data.medium.kernel(self.values)
+
     def without(self, position: int) -> Active:
         """All but the contributor at a position in ``rows``; in memory."""
         return replace(self, rows=self.rows[:position] + self.rows[position + 1 :], out=None)
@@ -84,7 +100,7 @@ def outside(active: Active, rows: Sequence[int], tensor: int, error: OutsideDoma
     return ContributionError(f"{who}: {active.data.specs[tensor].label} {error.complaint}")
 
 
-def views_of(active: Active, block: Block) -> list[Array]:
+def views_of(active: Active, block: Block) -> list[Any]:
     """A block of all rows."""
     return active.data.views(block, active.all_rows, active.cleaned)
 
@@ -102,7 +118,7 @@ def scan(active: Active) -> dict[int, list[str]]:
             if active.data.rows[row][block.tensor] is None or row in active.cleaned:
                 continue
             (view,) = active.data.views(block, [row])
-            if not np.isfinite(view).all():
+            if not active.kernel.finite(view):
                 names = found.setdefault(row, [])
                 label = active.data.specs[block.tensor].label
                 if label not in names:
@@ -120,10 +136,10 @@ def check_finite(active: Active, squares: Array) -> None:
 
 def all_there(active: Active, what: str) -> None:
     """Raise where a contributor lacks a tensor, for passes that need all; ``what`` names what they read."""
-    if active.data.incomplete:
-        lacking = listing([active.data.labels[r] for r in active.rows if None in active.data.rows[r]])
+    lacking = [active.data.labels[r] for r in active.all_rows if None in active.data.rows[r]]
+    if lacking:
         raise ContributionError(
-            f"a rule that reads {what} needs every tensor of every contributor; some are absent in {lacking}"
+            f"a rule that reads {what} needs every tensor of every contributor; some are absent in {listing(lacking)}"
         )
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from pluribus.core import dtypes, kernels, stores, weights
+from pluribus.core import stores, weights
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError
+from pluribus.core.medium import NUMPY
 from pluribus.core.passes.active import Active, OutsideDomain, Placed, TileRule, outside
 from pluribus.core.passes.running import run
 from pluribus.core.stores import Result, Store
@@ -26,8 +26,7 @@ def weighted_sums(active: Active, coefficients: Array) -> list[Result]:
     """
     with stores.opened(active.data, active.out, len(coefficients)) as made:
         for discrete in (False, True):
-            size = kernels.tile_size(len(active.all_rows), 8)
-            blocks = active.data.blocks(size, discrete=discrete)
+            blocks = active.data.blocks(active.data.medium.tile_size(len(active.all_rows)), discrete=discrete)
             run(active, blocks, _block_sums, _Sums(coefficients, tuple(made)))
         return stores.finished(made, active.out)
 
@@ -40,7 +39,7 @@ class _Sums:
 
 def _block_sums(active: Active, sums: _Sums, block: Block) -> bool:
     spec = active.data.specs[block.tensor]
-    kernel = kernels.select(active.values)
+    kernel = active.kernel
     finite = True
     for row, store in zip(sums.coefficients, sums.made, strict=True):
         places, shares = _shares(active, block.tensor, row, spec.dtype.discrete)
@@ -87,7 +86,7 @@ def coordinatewise(active: Active, rule: Tiled, shares: Array, mixing: Array | N
     """
     with stores.opened(active.data, active.out, 1) as made:
         for discrete in (False, True):
-            blocks = active.data.blocks(kernels.tile_size(len(shares), 8), discrete=discrete)
+            blocks = active.data.blocks(active.data.medium.tile_size(len(shares)), discrete=discrete)
             run(active, blocks, _block_coordinates, _Coordinates(rule, shares, mixing, made[0]))
         return stores.finished(made, active.out)[0]
 
@@ -122,7 +121,6 @@ class _Coordinates:
 
 
 def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> bool:
-    kernel = kernels.select(active.values)
     spec = active.data.specs[block.tensor]
     finite, rows = True, list[int]()
     if given.mixing is None:
@@ -132,44 +130,48 @@ def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> boo
     else:
         rule = given.whole
         raw = active.data.views(block, active.all_rows, active.cleaned)
-        views, finite = _mixed(kernel, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
-    placed = rule.at(active.data.first_coordinate(block)) if isinstance(rule, Placed) else rule
+        views, finite = _mixed(active, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
     with _Out(active, given.store, block) as out:
         try:
-            finite &= placed(kernel, views, out)
+            finite &= _applied(active, rule, views, out, block)
         except OutsideDomain as error:
             raise outside(active, rows, block.tensor, error) from None
     return finite
 
 
-def _mixed(kernel: Any, views: Sequence[Array], mixing: Array) -> tuple[list[Array], bool]:
+def _applied(active: Active, rule: TileRule, views: list[Any], out: Any, block: Block) -> bool:
+    """Apply a tile rule where the values lie, or on the host: tile by tile there, as small as numpy's tiles are."""
+    medium = active.data.medium
+    if medium.device is None or hasattr(rule, "by_kernel"):
+        return _placed(active, rule, block, 0)(active.kernel, views, out)
+    kernel, size = NUMPY.kernel(active.values), NUMPY.tile_size(len(views))
+    read, written = medium.host(views), np.empty(len(out), np.float32 if out.itemsize == 4 else np.float64)
+    for start in range(0, len(written), size):
+        piece = slice(start, start + size)
+        if not _placed(active, rule, block, start)(kernel, [view[piece] for view in read], written[piece]):
+            return False
+    medium.bring(written, out)
+    return True
+
+
+def _placed(active: Active, rule: TileRule, block: Block, start: int) -> TileRule:
+    """The rule of the coordinates of a block from number ``start`` on."""
+    return rule.at(active.data.first_coordinate(block) + start) if isinstance(rule, Placed) else rule
+
+
+def _mixed(active: Active, views: Sequence[Any], mixing: Array) -> tuple[list[Any], bool]:
     if ((mixing == 0) | (mixing == 1)).all() and (mixing.sum(axis=1) == 1).all():  # a selection: nothing to compute
         return [views[place] for place in mixing.argmax(axis=1)], True
-    rows = [np.empty(len(views[0])) for _ in mixing]
-    finite = [kernel.weighted_sum(views, coefficients, row) for coefficients, row in zip(mixing, rows, strict=True)]
+    rows = [active.data.medium.empty(len(views[0]), np.dtype(np.float64)) for _ in mixing]
+    finite = [
+        active.kernel.weighted_sum(views, coefficients, row) for coefficients, row in zip(mixing, rows, strict=True)
+    ]
     return rows, all(finite)
 
 
 def _unit_rows(mixing: Array) -> Array:
     totals = mixing.sum(axis=1, keepdims=True)
     return np.asarray(mixing / np.where(totals > 0, totals, 1.0))
-
-
-class _Memory(threading.local):
-    buffer = np.empty(0)
-
-
-_memory = _Memory()
-
-
-def _room(size: int) -> Array:
-    """Uninitialised float64 memory of this thread's own, good until it is asked for again.
-
-    Fresh memory for each tile would come from the system and be touched for the first time, every time.
-    """
-    if len(_memory.buffer) < size:
-        _memory.buffer = np.empty(size)
-    return _memory.buffer[:size]
 
 
 def _zero(out: Array) -> bool:
@@ -187,40 +189,38 @@ class _Out:
 
     def __init__(self, active: Active, store: Store, block: Block) -> None:
         self.active, self.store, self.block = active, store, block
-        self.spec = active.data.specs[block.tensor]
-        self.size = (block.stop - block.start) * self.spec.dtype.per_item
+        self.dtype, self.medium = active.data.specs[block.tensor].dtype, active.data.medium
+        self.straight = self.dtype.name in stores.STRAIGHT
         self.place = store.place(block)
 
-    def __enter__(self) -> Array:
-        if self.spec.dtype.name not in stores.STRAIGHT:
-            self.out = _room(self.size)
+    def __enter__(self) -> Any:
+        size = (self.block.stop - self.block.start) * self.dtype.per_item
+        if not self.straight:
+            self.out = self.medium.room(size)
+        elif self.place is None:
+            self.out = self.medium.empty(size, self.dtype.storage)
         else:
-            self.out = np.empty(self.size, self.spec.dtype.storage) if self.place is None else self.place
+            self.out = self.place
         return self.out
 
     def __exit__(self, failed: Any, *_: object) -> None:
         if failed or self.out is self.place:
             return
-        if self.spec.dtype.name in stores.STRAIGHT:
-            items = self.out
-        else:
-            items = np.empty(self.block.stop - self.block.start, self.spec.dtype.storage)
-            dtypes.store(self.out, items, self.spec.dtype)
-            if self.spec.dtype.discrete:
-                _settle(self.active, self.block, items)
-        self.store.write(self.block, items)
+        items = self.out if self.straight else self.medium.rounded(self.out, self.dtype)
+        if self.dtype.discrete:
+            _settle(self.active, self.block, items)
+        self.store.write(self.block, self.medium.stored(items) if self.place is None else items)
 
 
-def _settle(active: Active, block: Block, rounded: Array) -> None:
+def _settle(active: Active, block: Block, rounded: Any) -> None:
     """Counters by the policy; those on which all agree stay as they are, whatever rounding did."""
-    places = [active.rows[k] for k in active.data.present(block.tensor, active.rows)]
-    items = [
-        leaf.items(block.start, block.stop) for leaf in (active.data.rows[r][block.tensor] for r in places) if leaf
-    ]
+    medium, places = active.data.medium, active.data.present(block.tensor, active.rows)
+    held = [active.data.rows[active.rows[k]][block.tensor] for k in places]
+    items = [medium.items(leaf, block.start, block.stop) for leaf in held if leaf is not None]
     if active.integers == "first":
         rounded[...] = items[0]
     elif active.integers == "max":
-        rounded[...] = functools.reduce(np.maximum, items)
+        rounded[...] = functools.reduce(medium.xp.maximum, items)
     else:
-        agreed = np.logical_and.reduce([item == items[0] for item in items])
-        np.copyto(rounded, items[0], where=agreed)
+        agreed = functools.reduce(medium.xp.logical_and, [item == items[0] for item in items])
+        rounded[...] = medium.xp.where(agreed, items[0], rounded)

@@ -10,10 +10,11 @@ import numpy as np
 from pluribus.core import relations
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
-from pluribus.core.kernels import plain
+from pluribus.core.medium import NUMPY
 from pluribus.core.passes.active import Active, all_there, check_finite, row_labels, views_of
-from pluribus.core.passes.running import GRAM_ITEMS, here, summed
+from pluribus.core.passes.running import here, summed
 
+GRAM_ITEMS = NUMPY.gram_items
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 
@@ -36,17 +37,17 @@ def gram(active: Active) -> relations.Gram:
 
 
 def _block_norms(active: Active, _: None, block: Block) -> Array:
-    return plain.norms(views_of(active, block))
+    return active.kernel.norms(views_of(active, block))
 
 
 def _block_gram(active: Active, _: None, block: Block) -> Array:
-    return plain.gram(views_of(active, block))
+    return active.kernel.gram(views_of(active, block))
 
 
 def _block_centred_gram(active: Active, rows: Sequence[int], block: Block) -> Array:
     """Gram matrix of some rows less the first of them."""
-    views = [v.astype(np.float64) for v in active.data.views(block, rows, active.cleaned)]
-    return plain.gram([v - views[0] for v in views])
+    views = [active.data.medium.wide(view) for view in active.data.views(block, rows, active.cleaned)]
+    return active.kernel.gram([view - views[0] for view in views])
 
 
 def _measured(active: Active, matrix: Array) -> Array:
@@ -89,4 +90,9 @@ def _components(linked: Array) -> list[Array]:
 def over_blocks(active: Active, part: Callable[[list[Array]], Any]) -> Any:
     """Yield ``part(views)`` for the blocks of coordinates in order; the views are all rows', float64, finite or not."""
     all_there(active, "whole contributions")
-    return here(active, GRAM_ITEMS, lambda block: part([v.astype(np.float64) for v in views_of(active, block)]))
+
+    def of(block: Block) -> Any:
+        views = active.data.medium.host(views_of(active, block))
+        return part([view.astype(np.float64) for view in views])
+
+    return here(active, GRAM_ITEMS, of)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pluribus.core import dtypes, stores
+from pluribus.core import stores
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.passes.active import Active
@@ -21,12 +21,13 @@ def squared_distances_to(active: Active, result: Result) -> Array:
 
 
 def _block_distances(active: Active, result: Result, block: Block) -> Array:
-    dtype = active.data.specs[block.tensor].dtype
-    z = dtypes.coordinates(stores.items(result[block.tensor], block), dtype, np.dtype(np.float64))
+    dtype, medium = active.data.specs[block.tensor].dtype, active.data.medium
+    z = medium.coordinates(stores.items(result[block.tensor], block), dtype, np.dtype(np.float64))
     present = active.data.present(block.tensor, active.rows)
     views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
     squares = np.zeros(len(active.rows))
-    squares[present] = [float(np.dot(gap, gap)) for gap in (v - z for v in views)]
+    if views:
+        squares[present] = active.kernel.norms([view - z for view in views])
     return squares
 
 
@@ -49,7 +50,7 @@ def coordinate_shares(
     def part(block: Block) -> tuple[Array, int]:
         present = active.data.present(block.tensor, active.rows)
         rows = [active.rows[k] for k in present] if mixing is None else active.all_rows
-        tile = np.stack(active.data.views(block, rows, active.cleaned))
+        tile = np.stack(active.data.medium.host(active.data.views(block, rows, active.cleaned)))
         found = tile_shares(tile if mixing is None else mixing @ tile)
         shares = np.zeros(n)
         if found is None:

@@ -13,7 +13,6 @@ from pluribus.core.passes.active import Active, blame
 from pluribus.engines import local
 from pluribus.engines.base import Engine
 
-GRAM_ITEMS = 1 << 15
 GRAM_GROUP = 16
 
 Task = Callable[[Active, Any, Block], Any]  # (active, payload, block) -> what a block gives; a function of a module
@@ -47,10 +46,10 @@ def _all(job: _Job, span: tuple[int, int]) -> bool:
     return all(job.task(job.active, job.payload, job.blocks[number]) for number in range(*span))
 
 
-def summed(active: Active, task: Task, payload: Any, zero: Any, size: int = GRAM_ITEMS) -> Any:
+def summed(active: Active, task: Task, payload: Any, zero: Any) -> Any:
     """The sum of a task over all blocks of coordinates: the same bits wherever it runs."""
     engine = _engine(active)
-    job = _Job(active, task, payload, active.data.blocks(size, discrete=False))
+    job = _Job(active, task, payload, active.data.blocks(active.data.medium.gram_items, discrete=False))
     spans = _spans(len(job.blocks), GRAM_GROUP)
     if engine.remote:
         parts = engine.run(_total_elsewhere, _portable(job), spans)
@@ -75,7 +74,7 @@ def _spans(count: int, group: int) -> list[tuple[int, int]]:
 
 
 def _engine(active: Active) -> Engine:
-    return active.engine or local.Threads(local.threads_for(active.values))
+    return active.engine or active.data.medium.engine(active.values)
 
 
 def _portable(job: _Job) -> _Job:
@@ -97,4 +96,4 @@ def single_blas() -> AbstractContextManager[Any]:
 def here(active: Active, size: int, function: Callable[[Block], Any]) -> Any:
     """Yield a function of each block of coordinates, in order, in this process."""
     blocks = active.data.blocks(size, discrete=False)
-    return local.ordered_map(function, blocks, local.threads_for(active.values))
+    return local.ordered_map(function, blocks, active.data.medium.engine(active.values).slots)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.passes import TileRule
+from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
 
@@ -68,9 +68,9 @@ class PowerMean(CoordinateRule):
         n, p = len(weights), self.p
         if np.isinf(p):
             rank = n - 1 if p > 0 else 0
-            return lambda kernel, views, out: kernel.ranks(views, [rank], [out])
+            return by_kernel(lambda kernel, views, out: kernel.ranks(views, [rank], [out]))
         if p == 1:
-            return lambda kernel, views, out: kernel.weighted_sum(views, weights, out)
+            return by_kernel(lambda kernel, views, out: kernel.weighted_sum(views, weights, out))
         if self._odd:
             return generalised.odd_power(weights, int(p))
         return generalised.power(weights, float(p), f"{self} takes non-negative numbers")

@@ -11,7 +11,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels.weighted import weighted_middle
-from pluribus.core.passes import TileRule
+from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
 
@@ -56,7 +56,7 @@ class Quantile(RankRule):
         """One rank or the mean of two; by weight where weights differ."""
         if uniform(weights):
             low, high = self._ranks(len(weights))
-            return lambda kernel, views, out: kernel.middle(views, low, high, out)
+            return by_kernel(lambda kernel, views, out: kernel.middle(views, low, high, out))
         return lambda kernel, views, out: weighted_middle(views, weights, self.q, self.q, out)
 
     def _ranks(self, n: int) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class _Extreme(RankRule):
     def tile_rule(self, weights: Array) -> TileRule:
         """One rank."""
         rank = self._rank(len(weights))
-        return lambda kernel, views, out: kernel.ranks(views, [rank], [out])
+        return by_kernel(lambda kernel, views, out: kernel.ranks(views, [rank], [out]))
 
     def rank_shares(self, n: int) -> Array:
         """All to one rank."""
