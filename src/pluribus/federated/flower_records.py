@@ -1,0 +1,137 @@
+"""Flower's records: what a client's message holds, checked, as trees of arrays; and metrics of a round.
+
+Part of `pluribus.federated.flower`, which is where to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pluribus.core import weights
+from pluribus.core.contributions import gather
+from pluribus.core.errors import ContributionError, WeightError, require
+from pluribus.federated.server.base import Array, Tree
+
+flwr = require("flwr.app", "flower")
+
+LEFT_OUT = ("", "did not answer", "answered with an error", "sent what cannot be combined", "sent NaN or Inf")
+"""What ``left-out`` counts in a round's metrics."""
+
+PREFIX = "pluribus/"
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What a node sent, checked: its records, its number of samples, its update, and its samples of each class."""
+
+    content: Any
+    size: float
+    update: Tree = field(default_factory=dict)
+    label_counts: tuple[float, ...] = ()
+
+
+def checked_size(message: Any, weighted_by_key: str) -> Reply:
+    """A reply of metrics, with a number of samples.
+
+    Raises
+    ------
+    ContributionError, WeightError
+        Not one MetricRecord; no usable number of samples in it.
+    """
+    node, content = message.metadata.src_node_id, message.content
+    if len(content.metric_records) != 1:
+        raise ContributionError(f"node {node} sent {len(content.metric_records)} MetricRecords; expected one")
+    (metrics,) = content.metric_records.values()
+    size = metrics.get(weighted_by_key)
+    if not isinstance(size, (int, float)) or not np.isfinite(size) or size < 0:
+        raise WeightError(
+            f"node {node}: {weighted_by_key!r} in its MetricRecord must be a finite number >= 0, not {size!r}"
+        )
+    return Reply(content, float(size))
+
+
+def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: str) -> Reply:
+    """A reply of a trained model: checked against the model that was sent, which is taken off.
+
+    Raises
+    ------
+    ContributionError
+        Not one ArrayRecord; names, shapes or kinds of number that are not the model's.
+    ContributionError, WeightError
+        As `checked_size`.
+    """
+    reply = checked_size(message, weighted_by_key)
+    label, arrays = f"node {message.metadata.src_node_id}", list(reply.content.array_records.values())
+    if len(arrays) != 1:
+        raise ContributionError(f"{label} sent {len(arrays)} ArrayRecords; expected one")
+    local = tree_of(arrays[0], label)
+    gather({"the model": model, label: local})
+    (metrics,) = reply.content.metric_records.values()
+    counts = metrics.get(labels_by_key)
+    told = tuple(counts) if isinstance(counts, list) else ()
+    return replace(reply, update=difference(local, model), label_counts=told)
+
+
+def tree_of(record: Any, label: str) -> Tree:
+    """The arrays of an ArrayRecord; ``label`` is whose they are."""
+    tree: Tree = {}
+    for name, array in record.items():
+        try:
+            tree[name] = array.numpy()
+        except Exception as error:  # whatever bytes a client sends
+            raise ContributionError(f"{label}: tensor {name!r} cannot be read as a numpy array: {error}") from None
+        if not isinstance(tree[name], np.ndarray):
+            raise ContributionError(f"{label}: tensor {name!r} holds a {type(tree[name]).__name__}; expected one array")
+    if not tree:
+        raise ContributionError(f"{label}: the ArrayRecord is empty; expected the model's arrays")
+    return tree
+
+
+def record_of(tree: Mapping[str, Array]) -> Any:
+    """An ArrayRecord of arrays."""
+    return flwr.ArrayRecord({name: flwr.Array(np.asarray(value)) for name, value in tree.items()})
+
+
+def difference(local: Tree, start: Tree) -> Tree:
+    """``local - start``. Masks have none and stay; counters' is signed and wide, so that it cannot wrap around."""
+    update: Tree = {}
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the rule's to judge
+        for name, value in local.items():
+            if value.dtype.kind == "b":
+                update[name] = value
+            elif value.dtype.kind in "iu":
+                update[name] = np.asarray(value.astype(np.int64) - start[name].astype(np.int64))
+            else:
+                update[name] = np.asarray(value - start[name])
+    return update
+
+
+def mean_metrics(contents: Iterable[Any], weighted_by_key: str) -> Any:
+    """Means of the clients' metrics by their number of examples, a MetricRecord.
+
+    Each over the replies that have it in finite numbers; lists are averaged where they are of one length. So a client
+    that lacks a metric, or sends NaN as one, neither stops the run nor spoils the mean.
+    """
+    found: dict[str, list[tuple[float, Array]]] = {}
+    for content in contents:
+        (metrics,) = content.metric_records.values()
+        for name, value in metrics.items():
+            if name != weighted_by_key and np.isfinite(value).all():
+                found.setdefault(name, []).append((metrics[weighted_by_key], np.asarray(value, dtype=np.float64)))
+    means = flwr.MetricRecord()
+    for name, pairs in found.items():
+        sizes, values = np.array([size for size, _ in pairs], dtype=np.float64), [value for _, value in pairs]
+        if len({value.shape for value in values}) == 1:
+            shares = weights.normalise(sizes if sizes.any() else np.ones(len(sizes)))
+            means[name] = (shares @ np.stack(values)).tolist()
+    return means
+
+
+def by_node(metrics: Mapping[str, Any], what: str = "weight") -> dict[int, float]:
+    """``weight`` or ``left-out`` of each node, from the MetricRecord of a round."""
+    start = f"{PREFIX}{what}/"
+    return {int(key.removeprefix(start)): value for key, value in metrics.items() if key.startswith(start)}

@@ -1,0 +1,79 @@
+"""The state of `pluribus.federated.flower.PluribusStrategy` as flat arrays and back, and for more nodes than before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pluribus.core.errors import RuleError, listing
+from pluribus.federated.server import ServerRule, State
+from pluribus.federated.server.base import Array
+
+_STATE = "state/"
+_PARAMS = f"{_STATE}params/"
+
+
+def flattened(state: State, nodes: Sequence[int], rounds: int) -> dict[str, Array]:
+    """A server rule's state, the nodes' ids in the order of its rows, and the number of rounds done; copies."""
+    names = list(state["params"])
+    found = {
+        "rounds": np.array(rounds),
+        "nodes": np.array(nodes, dtype=np.uint64),
+        "order": np.array(sorted(range(len(names)), key=names.__getitem__)),  # files sort names; the model does not
+        **_flat(state),
+    }
+    return {name: np.array(value, order="C") for name, value in found.items()}
+
+
+def nested(saved: Mapping[str, Array], rule: ServerRule) -> tuple[State, list[int], int]:
+    """State, nodes and number of rounds from what `flattened` made.
+
+    Raises
+    ------
+    RuleError
+        The state is not one of this rule, or something is missing.
+    """
+    names = sorted(name for name in saved if name.startswith(_PARAMS))
+    if not names or not {"rounds", "nodes", "order"} <= saved.keys() or len(saved["order"]) != len(names):
+        raise RuleError("this is no whole state of a PluribusStrategy; give what state_dict returned")
+    placed = [name for _, name in sorted(zip(saved["order"].tolist(), names, strict=True))]
+    nodes = [int(node) for node in saved["nodes"]]
+    fresh = rule.init({name.removeprefix(_PARAMS): saved[name] for name in placed}, len(nodes))
+    expected = _flat(fresh)
+    given = {name: np.array(value) for name, value in saved.items() if name.startswith(_STATE)}
+    odd = sorted(expected.keys() ^ given.keys())
+    odd += sorted(name for name in expected.keys() & given.keys() if expected[name].shape != given[name].shape)
+    if odd:
+        raise RuleError(f"the state is not one of {rule.name}: other tensors, or other shapes: {listing(odd)}")
+    return _filled(fresh, given), nodes, int(saved["rounds"])
+
+
+def grown(state: State, fresh: State) -> State:
+    """A state of more nodes: what is kept for each of N nodes gets the rows of newcomers from a fresh state."""
+    more = dict(state)
+    for key, value in fresh.items():
+        if not isinstance(value, Mapping) and value.shape != state[key].shape:
+            more[key] = np.concatenate([state[key], value[len(state[key]) :]])
+    return more
+
+
+def _flat(state: State) -> dict[str, Array]:
+    """A state is two levels deep at most, so names stay unique whatever a tensor is called."""
+    flat: dict[str, Array] = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{_STATE}{key}/{name}": leaf for name, leaf in value.items()}
+        else:
+            flat[f"{_STATE}{key}"] = value
+    return flat
+
+
+def _filled(like: State, flat: Mapping[str, Array]) -> State:
+    """A state of the structure of another, from flat arrays."""
+    return {
+        key: {name: flat[f"{_STATE}{key}/{name}"] for name in value}
+        if isinstance(value, Mapping)
+        else flat[f"{_STATE}{key}"]
+        for key, value in like.items()
+    }
