@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,14 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith(("http://", "https://")):
             assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_pages_written_from_the_code_are_current():
+    """`python docs/make.py` writes them. Pictures are only there: their last digit is the processor's."""
+    made = runpy.run_path(str(ROOT / "docs" / "make.py"))["pages"]()
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in made.items()
+        if not path.exists() or (path.suffix == ".md" and path.read_text(encoding="utf-8") != text)
+    ]
+    assert not stale, "run `python docs/make.py`"
