@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.kernels import plain
+from pluribus.core.kernels import plain, select
 from pluribus.core.passes import Active, TileRule, coordinate_shares
 from pluribus.core.relations import Reads
 from pluribus.core.rule import CompositeRule, CoordinateRule, Execute, positive, register
@@ -102,7 +102,7 @@ class ResidualReweighting(CompositeRule):
     residual, and values with less than a threshold are put on the line. A contributor's weight is the square of its
     confidences, summed over the coordinates with their standard deviation as factor (a coordinate on which all are
     alike says nothing), relative to the greatest sum; given weights multiply. Two passes, with n^2 work a coordinate:
-    the dearest rule here.
+    the dearest rule here (2.5 microseconds a coordinate with 10 contributors and 70 with 50, where it was measured).
 
     One reweighting, as in the authors' code, which is its "IRLS". Where nobody stands out anywhere that code divides
     zero by zero, and here the given weights stand; its constant 1e-7 beside the scale of the residuals, which has a
@@ -140,10 +140,12 @@ class ResidualReweighting(CompositeRule):
     def _trust(self, active: Active) -> Array:
         """What each contributor's weight is multiplied by, in [0, 1], shape (n,)."""
 
+        kernel = select(active.values)
+
         def confidence(tile: Array) -> Array:
             found = np.zeros(tile.shape)
             for piece in _pieces(tile.shape[1]) if len(tile) > 2 else []:
-                part, _ = line_weights(tile[:, piece], self.width)
+                part, _ = line_weights(tile[:, piece], self.width, kernel)
                 found[:, piece] = part * part.std(axis=0, ddof=1)
             return found
 
