@@ -115,7 +115,7 @@ class Contributions:
         """Where the tensors lie that passes read; None where they read numpy arrays."""
         return self.medium.device
 
-    @property
+    @cached_property
     def coordinates(self) -> int:
         """Real coordinates of one contribution (d)."""
         return sum(spec.coordinates for spec in self.specs)

@@ -138,7 +138,7 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
 
 def _in_memory(last: CompositeRule | PointRule, active: Active, shares: Array) -> Outcome:
     """Run a rule whose result is made in memory, here, and write it to a file afterwards if it goes to one."""
-    if not (isinstance(last, CompositeRule) and last.by_passes):
+    if not last.takes_tensors:
         active = replace(active, data=active.data.within(medium.NUMPY))
     here = replace(active, out=None, engine=None)
     if isinstance(last, CompositeRule):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from pluribus.core import dtypes, passes, tree
+from pluribus.core import dtypes, leaves, passes, tree
 from pluribus.core.contributions import Block, Contributions, TensorSpec
 from pluribus.core.dtypes import Array
-from pluribus.core.leaves import NumpyLeaf
 from pluribus.core.passes import Active
 
 
@@ -31,15 +31,15 @@ def average(active: Active, shares: Array, tensors: Sequence[int], result: Seque
 def gathered(data: Contributions, blocks: Sequence[Block]) -> Contributions:
     """Ranges of tensors one after the other, copied into a tensor for float32 and one for float64.
 
-    One long block takes less time than many short ones. Every row must hold every tensor, in numpy arrays or files.
+    One long block takes less time than many short ones. Every row must hold every tensor.
     """
     everyone = range(len(data.rows))
-    pieces: dict[str, list[list[Array]]] = {}
+    pieces: dict[str, list[list[Any]]] = {}
     for block in blocks:
         pieces.setdefault(data.specs[block.tensor].dtype.compute.name, []).append(data.views(block, everyone))
     kinds = {name: dtypes.of(name) for name in pieces}
     rows = tuple(
-        tuple(NumpyLeaf(np.concatenate([views[row] for views in pieces[k]]), kind) for k, kind in kinds.items())
+        tuple(leaves.of(data.medium.xp.concatenate([views[row] for views in pieces[k]]), k) for k in kinds)
         for row in everyone
     )
     specs = tuple(TensorSpec(k, (sum(len(views[0]) for views in pieces[k]),), kind) for k, kind in kinds.items())

@@ -64,6 +64,9 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     any_vectors
         Whether contributions may be any vectors. Laws about moving, scaling and turning vectors say nothing of other
         rules, unless these declare them; their law checks `draw` contributions that they take.
+    takes_tensors
+        Whether contributions and results may be torch tensors on their device. A rule that does not take them sees
+        numpy arrays, whatever the contributions are. (Tile rules of coordinates say so one by one: `passes.by_kernel`.)
     """
 
     name: ClassVar[str] = ""
@@ -77,6 +80,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     precision: ClassVar[float] = 0.0
     example: ClassVar[tuple[tuple[str, Any], ...]] = ()
     any_vectors: ClassVar[bool] = True
+    takes_tensors: ClassVar[bool] = True
 
     def __call__(
         self,
@@ -191,7 +195,8 @@ class CoordinateRule(Rule):
     def tile_rule(self, weights: Array) -> TileRule:
         """A function ``(kernel, views, out) -> finite`` for one tile, under given weights of sum one, shape (n,).
 
-        Wrapped in `pluribus.core.passes.Placed` where it must know the tile's place.
+        Wrapped in `pluribus.core.passes.Placed` where it must know the tile's place. Marked by
+        `pluribus.core.passes.by_kernel` where all that it does is to call the kernel.
         """
 
     def tile_shares(self, tile: Array) -> Array | None:
@@ -230,15 +235,11 @@ class PreRule(Rule):
 class CompositeRule(Rule):
     """A rule made of other rules that is neither weights, nor coordinates, nor a chain of these.
 
-    Class attributes
-    ----------------
-    by_passes
-        Whether it sees data and results through passes and other rules alone, so that these may be torch tensors on
-        their device. Other rules see numpy arrays, whatever the contributions are.
+    One that sees contributions and results through passes and other rules alone may say that it ``takes_tensors``.
     """
 
     reads = Reads.COORDINATES
-    by_passes: ClassVar[bool] = False
+    takes_tensors = False
 
     @abstractmethod
     def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
@@ -259,6 +260,7 @@ class PointRule(Rule):
 
     reads = Reads.POINTS
     any_vectors = False
+    takes_tensors = False
     axes: ClassVar[int] = 1
     whole: ClassVar[bool] = False
 
@@ -289,6 +291,11 @@ class PresetRule(Rule):
     def chained(self) -> Chain:
         """What it is a name for."""
 
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """As what it is a name for."""
+        return self.chained().takes_tensors
+
 
 @dataclass(frozen=True)
 class Chain(Rule):
@@ -310,6 +317,11 @@ class Chain(Rule):
     def needs_reference(self) -> str:  # type: ignore[override]
         """What the first step that needs one needs."""
         return next((step.needs_reference for step in self.steps if step.needs_reference), "")
+
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """Whether all steps do."""
+        return all(step.takes_tensors for step in self.steps)
 
     @property
     def least(self) -> int:

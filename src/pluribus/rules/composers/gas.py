@@ -97,6 +97,11 @@ class Gas(CompositeRule):
         """As the base rule."""
         return self.base.any_vectors
 
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """As the base rule."""
+        return self.base.takes_tensors
+
     def draw(self, x: Array) -> Array:
         """As the base rule."""
         return self.base.draw(x)

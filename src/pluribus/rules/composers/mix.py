@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pluribus.core import dtypes, passes
+from pluribus.core import passes
 from pluribus.core.contributions import Contributions
 from pluribus.core.dtypes import Array
 from pluribus.core.passes import Active
@@ -94,6 +94,11 @@ class Mix(CompositeRule):
         """Whether both take any vectors."""
         return all(rule.any_vectors for rule in self._parts)
 
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """Whether both do."""
+        return all(rule.takes_tensors for rule in self._parts)
+
     def draw(self, x: Array) -> Array:
         """As the one draws that is choosy."""
         return next((rule for rule in self._parts if not rule.any_vectors), self.first).draw(x)
@@ -148,18 +153,17 @@ def mix(first: Rule, second: Rule, share: float = 0.5) -> Mix:
     return Mix(first, second, share)
 
 
-def blend(data: Contributions, one: Sequence[Any], other: Sequence[Any], share: float) -> list[Array]:
+def blend(data: Contributions, one: Sequence[Any], other: Sequence[Any], share: float) -> list[Any]:
     """``share * one + (1 - share) * other`` of stored results, in float64; counters that agree stay as they are."""
     from pluribus.core import stores
 
-    result = data.allocate()
+    result, medium = data.allocate(), data.medium
     for discrete in (False, True):
         for block in data.blocks(_ITEMS, discrete=discrete):
             dtype = data.specs[block.tensor].dtype
             left, right = (stores.items(arrays[block.tensor], block) for arrays in (one, other))
-            a, b = (dtypes.coordinates(items, dtype, np.dtype(np.float64)) for items in (left, right))
-            target = passes.stored(result, block)
-            dtypes.store(share * a + (1 - share) * b, target, dtype)
-            if discrete:
-                np.copyto(target, left, where=left == right)
+            a, b = (medium.coordinates(items, dtype, np.dtype(np.float64)) for items in (left, right))
+            mixed = medium.rounded(share * a + (1 - share) * b, dtype)
+            agreed = medium.xp.where(left == right, left, mixed) if discrete else mixed
+            passes.stored(result, block)[...] = agreed
     return result

@@ -117,6 +117,11 @@ class PerGroup(CompositeRule):
         """Whether all take any vectors."""
         return all(rule.any_vectors for rule in self._rules)
 
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """Whether all do."""
+        return all(rule.takes_tensors for rule in self._rules)
+
     def draw(self, x: Array) -> Array:
         """As the first draws that is choosy."""
         return next((rule for rule in self._rules if not rule.any_vectors), self._rules[0]).draw(x)

@@ -112,6 +112,11 @@ class Weighted(CompositeRule):
         """As the rule."""
         return self.rule.any_vectors
 
+    @property
+    def takes_tensors(self) -> bool:  # type: ignore[override]
+        """As the rule."""
+        return self.rule.takes_tensors
+
     def draw(self, x: Array) -> Array:
         """As the rule."""
         return self.rule.draw(x)

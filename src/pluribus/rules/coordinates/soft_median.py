@@ -37,6 +37,7 @@ class SoftMedian(CompositeRule):
 
     name = "soft_median"
     reads = Reads.COORDINATES
+    takes_tensors = True
     laws = frozenset({
         "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "betweenness",
         "deterministic",

@@ -174,6 +174,7 @@ class FedCPA(CompositeRule):
 
     name = "fedcpa"
     reads = Reads.COORDINATES
+    takes_tensors = True
     numbers = (364,)
     laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "scale", "deterministic"})
     formula = (

@@ -121,6 +121,7 @@ class ResidualReweighting(CompositeRule):
 
     name = "residual_reweighting"
     reads = Reads.COORDINATES
+    takes_tensors = True
     laws = frozenset({"anonymity", "unanimity", "null", "translation", "scale", "breakdown", "deterministic"})
     formula = "sum_i a_i y_i, a_i from the residuals of x_ik about the repeated-median line over ranks, y_ik mended"
     source = "Fu et al., Attack-Resistant Federated Learning with Residual-Based Reweighting, 2019"
