@@ -34,7 +34,8 @@ def pointwise(active: Active, rule: PointRule, shares: Array) -> list[Array]:
         for position, row in enumerate(rows):
             told = rule.complaint(points[position], _rounding(active, row, block.tensor))
             if told:
-                raise passes.outside(active, rows, block.tensor, OutsideDomain(position, told))
+                where = _place(rule, spec, block, told[0])
+                raise passes.outside(active, rows, block.tensor, OutsideDomain(position, f"{where}{told[1]}"))
         among = shares if len(places) == len(shares) else weights.normalise(shares[places])
         try:
             values = rule.combine(points, among)
@@ -109,6 +110,15 @@ def _points(active: Active, rule: PointRule, block: Block, row: int) -> Array:
         return _shaped(leaf.items(block.start, block.stop).astype(kind), rule, spec)
     (view,) = active.data.views(block, [row], active.cleaned)
     return _shaped(view.astype(np.float64), rule, spec)
+
+
+def _place(rule: PointRule, spec: TensorSpec, block: Block, number: int) -> str:
+    """Where in a tensor a point of a block lies: ``"at [3, 1] "``, or nothing where the tensor is one point."""
+    first = block.start // max(math.prod(_point_shape(rule, spec)), 1)
+    leading = spec.shape[: len(spec.shape) - rule.axes]
+    if not leading:
+        return ""
+    return f"at [{', '.join(str(int(k)) for k in np.unravel_index(first + number, leading))}] "
 
 
 def _shaped(items: Array, rule: PointRule, spec: TensorSpec) -> Array:
