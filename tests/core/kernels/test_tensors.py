@@ -84,6 +84,21 @@ def test_weighted_sums_are_those_of_numpy(tile, kind, n, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [1, 2, 7, 10])
+def test_weighted_order_statistics_are_those_of_numpy(tile, kind, n, dtype, device):
+    views, rng = tile(kind, n, SIZE, dtype), np.random.default_rng(n)
+    given = on(device, views)
+    for weights in (rng.dirichlet(np.ones(n)), np.arange(1, n + 1) / np.arange(1, n + 1).sum()):
+        for (low, high), out in product([(0.5, 0.5), (0.2, 0.8), (0.0, 0.1)], FLOATS):
+            expected, found = np.empty(SIZE, out), room(device, out)
+            with np.errstate(over="ignore"):
+                assert plain.weighted_middle(views, weights, low, high, expected)
+            assert tensors.weighted_middle(given, weights, low, high, found)
+            np.testing.assert_allclose(found.cpu(), expected, rtol=1e-6, atol=1e-15 * np.abs(views).max())
+            assert not np.signbit(expected[expected == 0]).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [1, 2, 7, 30])
 @pytest.mark.parametrize("size", [1, 1000, 1024, 5000, 70_000])
 def test_inner_products(rng, n, size, dtype, device):
@@ -109,6 +124,7 @@ def test_what_is_not_finite_is_told(rng, bad, dtype, place, device):
     for low, high in ((2, 3), (1, 4)):
         assert not tensors.middle(given, low, high, out)
     assert not tensors.ranks(given, [0], [out])
+    assert not tensors.weighted_middle(given, np.arange(1, 6) / 15, 0.5, 0.5, out)
     assert not tensors.weighted_sum(given, np.full(5, 0.2), out)
     assert tensors.weighted_sum(given, [1, 1, 0, 1, 1], out), "a view of weight zero is not read"
     gram = tensors.gram(given)
@@ -167,6 +183,8 @@ def test_nothing_is_made_on_another_device(monkeypatch, dtype):
             tensors.ranks(views, [0, 3], [out, out.clone()])
             for weights in (np.full(5, 0.2), np.arange(5)):
                 tensors.weighted_sum(views, weights, out)
+            for low, high in ((0.5, 0.5), (0.1, 0.9)):
+                tensors.weighted_middle(views, np.full(5, 0.2), low, high, out)
             tensors.gram(views)
             tensors.cross(views, views[:2])
             tensors.norms(views)

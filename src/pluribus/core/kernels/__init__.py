@@ -1,7 +1,8 @@
 """The few loops that see every value: order statistics, sums and inner products of a tile of coordinates.
 
 Two modules offer the same functions with the same bits: `plain` (numpy alone) and `compiled` (numba, the ``fast``
-extra).  `select` picks one; nothing imports numba before a problem is large enough to repay it.
+extra).  `select` picks one; nothing imports numba before a problem is large enough to repay it.  A third, `tensors`,
+offers them for torch tensors on any device, with the same bits on the CPU; `pluribus.core.medium` picks it.
 
 The environment variable ``PLURIBUS_KERNELS`` overrides the choice: ``plain``, ``compiled`` or ``auto`` (the default).
 """
@@ -12,7 +13,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +33,7 @@ less, so a job of some tens of rounds repays it.
 
 
 class Kernels(Protocol):
-    """What `plain` and `compiled` both offer; the functions are described in `plain`."""
+    """What `plain`, `compiled` and `tensors` offer; the functions are described in `plain`."""
 
     NAME: str
 
@@ -44,6 +45,9 @@ class Kernels(Protocol):
 
     def weighted_sum(self, views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:
         """Sum of weights[i] * views[i] in float64, rounded once."""
+
+    def weighted_middle(self, views: Sequence[Floats], weights: Any, low: float, high: float, out: Floats) -> bool:
+        """Mean of the values between two levels of cumulative weight, at every coordinate."""
 
     def gram(self, views: Sequence[Floats]) -> NDArray[np.float64]:
         """Inner products of the views."""

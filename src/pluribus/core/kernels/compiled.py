@@ -22,8 +22,9 @@ from pluribus.core.errors import ContributionError
 from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
 from pluribus.core.kernels.plain import cross, finite, gram, norms
 from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
+from pluribus.core.kernels.weighted import weighted_middle
 
-__all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_sum"]
+__all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_middle", "weighted_sum"]
 
 NAME = "compiled"
 

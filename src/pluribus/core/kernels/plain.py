@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from pluribus.core.errors import ContributionError
 from pluribus.core.kernels.networks import HIGH, LOW, Network, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import FLOAT64, LONGEST_PIECE, SHRINK, Floats, check, piece_size, scratch, store, weigh
+from pluribus.core.kernels.weighted import weighted_middle
+
+__all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_middle", "weighted_sum"]
 
 NAME = "plain"
 

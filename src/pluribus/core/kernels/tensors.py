@@ -23,8 +23,9 @@ from pluribus.core.errors import ContributionError
 from pluribus.core.kernels import plain
 from pluribus.core.kernels.networks import LOW, Step, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import LONGEST_PIECE, SHRINK, check, piece_size, weighted
+from pluribus.core.kernels.weighted import covered_mean
 
-__all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_sum"]
+__all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_middle", "weighted_sum"]
 
 NAME = "torch"
 
@@ -107,6 +108,21 @@ def weighted_sum(views: Sequence[Tensor], weights: ArrayLike, out: Tensor) -> bo
         if total is not place:
             place.copy_(total)
     return True
+
+
+def weighted_middle(views: Sequence[Tensor], weights: ArrayLike, low: float, high: float, out: Tensor) -> bool:
+    """Write the mean of the values between two levels of cumulative weight; see `weighted.weighted_middle`."""
+    n, size, _ = check(views, (out,), _FLOATS)
+    if _on_cpu(out):
+        arrays = [view.numpy() for view in views]
+        return plain.weighted_middle(arrays, np.asarray(weights), low, high, out.numpy())
+    given = torch.tensor(np.asarray(weights), dtype=torch.float64).to(out.device)
+    length, read = max(1, _room(n) // 8), _all_finite(views)
+    for start in range(0, size, length):
+        place = out[start : start + length]
+        values, order = torch.stack([view[start : start + length] for view in views]).sort(dim=0, stable=True)
+        covered_mean(values, given[order], low, high, place, xp=torch)
+    return _told(read)[0]
 
 
 def gram(views: Sequence[Tensor]) -> NDArray[np.float64]:

@@ -44,26 +44,29 @@ def weighted_middle(views: Sequence[Array], weights: Array, low: float, high: fl
     return True
 
 
-def covered_mean(values: Array, weights: Array, low: float, high: float, out: Array) -> None:
+def covered_mean(values: Any, weights: Any, low: float, high: float, out: Any, *, xp: Any = np) -> None:
     """Mean of finite values in a given order between two levels of cumulative weight; see `weighted_middle`.
 
     ``values`` and ``weights`` have shape (n, T), in the order in which the weight accumulates; ``out`` has T values.
+    ``xp`` is the module of all three, numpy or torch.
     """
-    values = values.astype(np.float64)
-    ends = np.cumsum(weights, axis=0)
+    values = xp.asarray(values, dtype=xp.float64)
+    ends = xp.cumsum(weights, axis=0)
     ends[-1] = 1.0
-    starts = np.vstack([np.zeros(ends.shape[1]), ends[:-1]])
+    starts = xp.vstack([xp.zeros_like(ends[:1]), ends[:-1]])
     if high - low <= _SLACK:
-        cover = ((starts <= low + _SLACK) & (ends >= low - _SLACK)).astype(np.float64)
+        cover = xp.asarray((starts <= low + _SLACK) & (ends >= low - _SLACK), dtype=xp.float64)
         # A level inside a stretch touches that stretch alone; one at a border touches the two beside it.
         inside = (starts < low - _SLACK) & (ends > low + _SLACK)
-        cover = np.where(inside.any(axis=0), inside, cover)
+        cover = xp.where(inside.any(axis=0), xp.asarray(inside, dtype=xp.float64), cover)
     else:
-        cover = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None)
+        cover = xp.clip(xp.clip(ends, None, high) - xp.clip(starts, low, None), 0.0, None)
     cover /= cover.sum(axis=0)
-    mean = np.einsum("ij,ij->j", cover, values)
+    mean = xp.einsum("ij,ij->j", cover, values)
     # Rounding must not push a mean outside what it averages.
     touched = cover > 0
-    least = np.where(touched, values, np.inf).min(axis=0)
-    most = np.where(touched, values, -np.inf).max(axis=0)
-    out[...] = np.clip(mean, least, most) + 0.0
+    least = xp.amin(xp.where(touched, values, xp.inf), axis=0)
+    most = xp.amax(xp.where(touched, values, -xp.inf), axis=0)
+    with np.errstate(over="ignore"):
+        out[...] = xp.clip(mean, least, most)
+    out += 0.0  # after rounding, which makes zeros too

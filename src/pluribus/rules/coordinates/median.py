@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
@@ -47,7 +46,7 @@ class Median(RankRule):
         n = len(weights)
         if uniform(weights):
             return by_kernel(lambda kernel, views, out: kernel.middle(views, (n - 1) // 2, n // 2 + 1, out))
-        return lambda kernel, views, out: weighted_middle(views, weights, 0.5, 0.5, out)
+        return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, 0.5, 0.5, out))
 
     def rank_shares(self, n: int) -> Array:
         """All to the middle, or half to each of two."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
@@ -57,7 +56,7 @@ class Quantile(RankRule):
         if uniform(weights):
             low, high = self._ranks(len(weights))
             return by_kernel(lambda kernel, views, out: kernel.middle(views, low, high, out))
-        return lambda kernel, views, out: weighted_middle(views, weights, self.q, self.q, out)
+        return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, self.q, self.q, out))
 
     def _ranks(self, n: int) -> tuple[int, int]:
         """The ranks low..high-1 of n that are averaged."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register, whole_number
 from pluribus.core.weights import uniform
@@ -65,7 +64,7 @@ class TrimmedMean(RankRule):
         self.check(n)
         if uniform(weights):
             return by_kernel(lambda kernel, views, out: kernel.middle(views, f, n - f, out))
-        return lambda kernel, views, out: weighted_middle(views, weights, f / n, 1 - f / n, out)
+        return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, f / n, 1 - f / n, out))
 
     def rank_shares(self, n: int) -> Array:
         """Alike to all that are not trimmed."""
