@@ -28,6 +28,24 @@ def test_scipys_power_mean(x, p, weights):
     np.testing.assert_allclose(aggregate(x, "power_mean", weights, p=p).value, pmean(x, p, weights=w), rtol=1e-12)
 
 
+@pytest.mark.parametrize("p", [-1, 0.5, 2])
+def test_float32_takes_a_short_way(x, p):
+    rows = x.astype(np.float32)
+    w = np.array([1, 2, 0.5, 3, 1, 1])
+    wide = aggregate(rows.astype(np.float64), "power_mean", w, p=p).value
+    found = aggregate(rows, "power_mean", w, p=p).value
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wide.astype(np.float32))
+    rows[1] *= np.float32(1e38) / rows[1].max()
+    rows[2] *= np.float32(1e-38)
+    rows[3, :5] = 0
+    wide = aggregate(rows.astype(np.float64), "power_mean", w, p=p).value
+    np.testing.assert_allclose(aggregate(rows, "power_mean", w, p=p).value, wide, rtol=1e-6)
+    rows[4, 3] = -1
+    with pytest.raises(ContributionError, match="contributor 4: the array holds -1"):
+        aggregate(rows, "power_mean", w, p=p)
+
+
 def test_limits(x, rng):
     value = {p: aggregate(x, "power_mean", p=p).value for p in POWERS}
     np.testing.assert_array_equal(value[-np.inf], x.min(axis=0))

@@ -17,6 +17,13 @@ from pluribus.core.passes import OutsideDomain, TileRule
 
 Function = Callable[[Array], Array]
 
+# Powers that have a function of their own, and its inverse; of float32 values neither leaves the range of float64.
+_PLAIN: dict[float, tuple[Any, Any]] = {
+    2.0: (np.square, np.sqrt),
+    0.5: (np.sqrt, np.square),
+    -1.0: (np.reciprocal, np.reciprocal),
+}
+
 
 def refuse_negative(views: Sequence[Array], what: str) -> None:
     """Raise `OutsideDomain` at the first view with a negative value."""
@@ -34,6 +41,12 @@ def power(weights: Array, p: float, what: str) -> TileRule:
     """
 
     def combine(kernel: Any, views: Sequence[Array], out: Array) -> bool:
+        if p in _PLAIN and views[0].dtype == np.float32:
+            if not all(map(kernel.finite, views)):
+                return False
+            refuse_negative(views, what)
+            _narrow(views, weights, p, out)
+            return True
         scale, total = np.empty(len(out)), np.zeros(len(out))
         if not kernel.ranks(views, [0 if p < 0 else len(views) - 1], [scale]):
             return False
@@ -52,6 +65,19 @@ def power(weights: Array, p: float, what: str) -> TileRule:
         return True
 
     return combine
+
+
+def _narrow(views: Sequence[Array], weights: Array, p: float, out: Array) -> None:
+    """The power mean of float32 values, whose powers need no scale."""
+    f, inverse = _PLAIN[p]
+    total, part = np.zeros(len(out)), np.empty(len(out))
+    with np.errstate(divide="ignore"):
+        for view, weight in zip(views, weights, strict=True):
+            f(view, out=part, dtype=np.float64)
+            part *= weight
+            total += part
+        inverse(total, out=total)
+    out[...] = total
 
 
 def odd_power(weights: Array, p: int) -> TileRule:
