@@ -217,7 +217,7 @@ def _complaint(data: Contributions) -> str | None:
                 continue
             device, what = leaves.device(leaf), f"{label}: {spec.label}"
             if device is None:
-                return f"{what} is none; convert all with torch.as_tensor, or leave engine out"
+                return f"{what} is no torch tensor; convert all with torch.as_tensor, or leave engine out"
             if device.type == "mps":
                 return f"{what} lies on {device}, which has no float64; call .cpu() first"
             if spec.dtype.name in _BARE:
