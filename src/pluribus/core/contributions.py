@@ -271,6 +271,8 @@ def _contributors(contributions: Any) -> tuple[list[str], list[Any]]:
         return [f"contributor {name!r}" for name in contributions], list(contributions.values())
     if checkpoints.is_checkpoint(contributions):
         raise ContributionError("one path is one contribution: give a list of paths")
+    if isinstance(contributions, (bytes, bytearray, memoryview)):
+        raise ContributionError(f"a {type(contributions).__name__} is no sequence of contributions")
     if getattr(contributions, "shape", None) == ():
         raise ContributionError("one number is one contribution: give a list of contributions")
     try:
@@ -287,6 +289,8 @@ def _open(value: Any, label: str) -> tuple[dict[str, Leaf], tree.Structure]:
     try:
         found, structure = tree.flatten(value)
         return {name: leaves.of(leaf, name) for name, leaf in found.items()}, structure
+    except RecursionError:
+        raise ContributionError(f"{label} is nested without end, or too deep") from None
     except ContributionError as error:
         raise ContributionError(f"{label}: {error}") from None
 

@@ -86,7 +86,8 @@ def common(names: set[str]) -> DType | None:
         return None
     if names == {"bfloat16", "float16"}:
         return of("float32")
-    return of(np.result_type(*(np.dtype(name) for name in names if name != "bfloat16")))
+    widest = of(np.result_type(*(np.dtype(name) for name in names if name != "bfloat16")))
+    return widest if widest.kind in kinds else None  # uint64 and int64 have no common integer
 
 
 def coordinates(items: Array, dtype: DType, compute: np.dtype[Any]) -> Array:
@@ -100,7 +101,8 @@ def coordinates(items: Array, dtype: DType, compute: np.dtype[Any]) -> Array:
         items = np.ascontiguousarray(native).view(dtype.compute)
     if items.dtype == compute and items.dtype.isnative and items.flags.aligned:
         return items
-    return items.astype(compute)
+    with np.errstate(over="ignore"):
+        return items.astype(compute)
 
 
 def store(values: Array, out: Array, dtype: DType) -> None:

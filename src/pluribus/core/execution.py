@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pluribus import engines
 from pluribus.core import medium, passes, points, stores, weights
 from pluribus.core.contributions import Contributions, gather
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
+from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, UndefinedError, listing
 from pluribus.core.passes import Active, Tainted
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 from pluribus.core.result import Aggregate
@@ -106,7 +107,7 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
     active = Active(data, rows, integers=options.integers, engine=engine, out=options.out)
     left_out: dict[str, str] = {}
     while True:
-        shares = weights.normalise(checked[..., list(active.rows)])
+        shares = weights.normalise(_somebody(checked, active))
         rule.check(len(active.rows))
         try:
             outcome = execute(rule, active, shares)
@@ -114,7 +115,18 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
             active, told = _respond(active, tainted.found, options.nonfinite)
             left_out |= told
         else:
+            # What is asked of the result later is measured here: an engine may be gone by then.
+            outcome = replace(outcome, active=replace(outcome.active, engine=None))
             return Aggregate.of(rule, outcome, shares, left_out)
+
+
+def _somebody(checked: Array, active: Active) -> Array:
+    """The weights of those who take part, each row of which must have something above zero."""
+    left = checked[..., list(active.rows)]
+    empty = np.flatnonzero(~(np.atleast_2d(left) > 0).any(axis=1))
+    if empty.size:
+        raise NonFiniteError(f"row {empty[0]} of the weights counts only contributors that were dropped")
+    return left
 
 
 def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
@@ -158,6 +170,12 @@ def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
 
 def relate(reads: Reads, active: Active) -> Relation | None:
     """Compute the statistic, and no more than it."""
+    counters = [spec.label for spec in active.data.specs if spec.dtype.discrete and spec.size]
+    if reads is not Reads.NOTHING and counters and not active.data.coordinates:
+        raise ContributionError(
+            f"a rule that reads {reads} has nothing to read in {listing(counters)}: integers and bools are counters or "
+            "masks, which take no part in distances; convert what is measured to floats"
+        )
     if reads is Reads.NORMS:
         return passes.norms(active)
     if reads is Reads.GRAM:
@@ -172,9 +190,20 @@ def coefficients_of(
     if shares.ndim > 1:
         return np.stack([coefficients_of(pre, last, relation, row, rows) for row in shares])
     if not pre:
-        return _padded(last.weigh(relation, shares), rows)
+        return _padded(_weighed(last, relation, shares, rows), rows)
     made = mixed(pre, relation, shares, rows)
-    return np.asarray(_padded(last.weigh(made.relation, made.shares), len(made.mixing)) @ made.mixing)
+    size = len(made.mixing)
+    return np.asarray(_padded(_weighed(last, made.relation, made.shares, size), size) @ made.mixing)
+
+
+def _weighed(last: WeightRule, relation: Relation | None, shares: Array, rows: int) -> Array:
+    """What a rule weighs, checked: rules may be anybody's."""
+    found = np.asarray(last.weigh(relation, shares), dtype=np.float64)
+    if found.ndim != 1 or not len(shares) <= len(found) <= rows:
+        raise RuleError(f"{last} gave coefficients of shape {found.shape}; expected ({len(shares)},) or ({rows},)")
+    if not np.isfinite(found).all():
+        raise UndefinedError(f"{last} gave coefficients that are not finite: {listing([f'{c:g}' for c in found])}")
+    return found
 
 
 def mixed(pre: Sequence[PreRule], relation: Relation | None, shares: Array, rows: int) -> Mixed:
@@ -212,6 +241,15 @@ def squared_distances(rule: Rule, active: Active, arrays: Result) -> Array:
     return passes.squared_distances_to(active, arrays)
 
 
+@contextmanager
+def telling(active: Active) -> Iterator[None]:
+    """Turn what only a later measurement meets (squares that overflow) into an error that names the contributor."""
+    try:
+        yield
+    except Tainted as tainted:
+        _respond(active, tainted.found, "raise")
+
+
 def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     """How far the result moves when each active contributor is left out: Euclidean distances, shape (n,).
 
@@ -219,7 +257,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     """
     pre, last = steps(rule)
     active = outcome.active
-    linear = isinstance(last, WeightRule)
+    linear = isinstance(last, WeightRule) and not active.data.incomplete
     relation: Gram | None = None
     if linear:
         relation = outcome.relation if isinstance(outcome.relation, Gram) else passes.gram(active)

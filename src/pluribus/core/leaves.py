@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,9 +54,7 @@ class NumpyLeaf:
         array = self.array
         if array.flags.c_contiguous or array.ndim < 2:
             return array.reshape(-1)[start:stop]
-        row = array.size // array.shape[0]
-        first, last = start // row, -(-stop // row)
-        return array[first:last].reshape(-1)[start - first * row : stop - first * row]
+        return _read(array, start, stop)
 
     def restore(self, values: Array) -> Any:
         """The array itself, or what ``wrap`` makes of it."""
@@ -106,6 +105,21 @@ class Range:
         return Range(self.leaf.hollow(), self.start, self.stop)
 
 
+def _read(array: Array, start: int, stop: int) -> Array:
+    """Items of an array that is not contiguous: whole rows where the range is longer than a row, else parts of two."""
+    if array.flags.c_contiguous or array.ndim < 2 or start == stop:
+        return array.reshape(-1)[start:stop]
+    row = array.size // array.shape[0]
+    first, last = start // row, -(-stop // row)
+    if last - first == 1:
+        return _read(array[first], start - first * row, stop - first * row)
+    if stop - start < row:
+        return np.concatenate(
+            [_read(array[first], start - first * row, row), _read(array[first + 1], 0, stop - row * (first + 1))]
+        )
+    return array[first:last].reshape(-1)[start - first * row : stop - first * row]
+
+
 def device(leaf: Leaf) -> Any:
     """Where the tensor of a leaf lies; None if it is no torch tensor."""
     return getattr(leaf, "device", None)
@@ -132,8 +146,12 @@ def of(value: Any, name: str) -> Leaf:
         raise ContributionError(f"{_where(name)}: {error}") from None
     if dtype.name == "bfloat16":  # the numpy extension type of ml_dtypes
         extension = array.dtype
-        return NumpyLeaf(array.view(np.uint16), dtype, lambda out: out.view(extension))
+        return NumpyLeaf(array.view(np.uint16), dtype, functools.partial(_as, extension))
     return NumpyLeaf(array, dtype)
+
+
+def _as(extension: np.dtype[Any], out: Array) -> Array:
+    return out.view(extension)
 
 
 def _where(name: str) -> str:

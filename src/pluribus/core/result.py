@@ -100,8 +100,11 @@ class Aggregate:
         """The Gram relation, computed now if the rule did not need it."""
         if isinstance(self.relation, Gram):
             return self.relation
-        active = self._needed("the Gram matrix").active
-        found = passes.gram(active)
+        from pluribus.core import execution
+
+        active = self._needed("Gram matrix").active
+        with execution.telling(active):
+            found = passes.gram(active)
         whole = len(active.rows) == self.n
         return found if whole else found.spread_out(active.rows, self.n, active.data.labels)
 
@@ -123,7 +126,8 @@ class Aggregate:
         if isinstance(outcome.relation, Gram) and outcome.coefficients is not None and outcome.coefficients.ndim == 1:
             squares = outcome.relation.squared_distances_to(outcome.coefficients)[: len(rows)]
         else:
-            squares = execution.squared_distances(self.rule, outcome.active, outcome.results[0])
+            with execution.telling(outcome.active):
+                squares = execution.squared_distances(self.rule, outcome.active, outcome.results[0])
         full = np.full(self.n, np.nan)
         full[rows] = np.sqrt(squares)
         return full
@@ -149,7 +153,8 @@ class Aggregate:
         outcome = self._needed("influence")
         assert self._shares is not None
         full = np.full(self.n, np.nan)
-        full[list(outcome.active.rows)] = execution.leave_one_out(self.rule, outcome, self._shares)
+        with execution.telling(outcome.active):
+            full[list(outcome.active.rows)] = execution.leave_one_out(self.rule, outcome, self._shares)
         return full
 
     def _needed(self, what: str) -> Outcome:

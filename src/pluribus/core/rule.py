@@ -444,8 +444,10 @@ def get(name: str, /, **parameters: Any) -> Rule:
         raise RuleError(f"{cls.__name__} takes {', '.join(known) or 'no parameters'}, not {', '.join(unknown)}")
     try:
         return cls(**parameters)
-    except TypeError:
+    except (TypeError, OverflowError, ValueError) as error:
         lacking = [f.name for f in fields(cls) if f.name not in parameters and f.default is f.default_factory]
+        if isinstance(error, RuleError) or not lacking:
+            raise RuleError(f"{cls.__name__}: {error}") from None
         raise RuleError(f"{cls.__name__} needs {', '.join(lacking)}, as in {key!r}, {lacking[0]}=...") from None
 
 

@@ -16,6 +16,17 @@ SEPARATOR = "/"
 
 
 @dataclass(frozen=True)
+class _Mapping:
+    """Makes a mapping of values; a class and not a closure, so that structures can be pickled."""
+
+    kind: type
+    keys: tuple[Any, ...]
+
+    def __call__(self, children: list[Any]) -> Any:
+        return self.kind(zip(self.keys, children, strict=True))
+
+
+@dataclass(frozen=True)
 class Structure:
     """How leaves were nested; ``build`` nests new leaves the same way.
 
@@ -38,7 +49,8 @@ def flatten(value: Any) -> tuple[dict[str, Any], Structure]:
     """Leaves by name, in order, and the structure that holds them.
 
     A mapping's keys are names; nested names are joined by ``/``; a sequence's names are its positions; a bare
-    array has the name ``""``. A list of plain numbers is one array of float64.
+    array has the name ``""``. A list of plain numbers is one array of float64, and so is a number that is a whole
+    contribution; a plain int or bool inside of a tree is a counter or a flag.
     """
     leaves: dict[str, Any] = {}
     structure = _walk(value, "", leaves)
@@ -49,7 +61,7 @@ def flat(names: Sequence[str]) -> Structure:
     """The structure of a mapping from names to leaves."""
     keys = tuple(names)
     children = tuple(Structure("leaf", name) for name in keys)
-    return Structure("mapping", "", lambda made: dict(zip(keys, made, strict=True)), children)
+    return Structure("mapping", "", _Mapping(dict, tuple(keys)), children)
 
 
 def _walk(value: Any, name: str, leaves: dict[str, Any]) -> Structure:
@@ -77,7 +89,7 @@ def _branch(
 def _mapping_maker(value: Mapping[Any, Any]) -> Callable[[list[Any]], Any]:
     keys = tuple(value)
     kind = OrderedDict if isinstance(value, OrderedDict) else dict
-    return lambda children: kind(zip(keys, children, strict=True))
+    return _Mapping(kind, keys)
 
 
 def _sequence_maker(value: Any) -> Callable[[list[Any]], Any]:
@@ -96,9 +108,14 @@ def _plain_numbers(value: Sequence[Any]) -> bool:
 
 
 def _leaf(value: Any, name: str) -> Any:
+    if name and isinstance(value, int):  # a counter or a flag of a tree, as a numpy integer would be
+        return np.asarray(value)
     if is_sequence(value) or isinstance(value, (int, float, complex)):
         kind = complex if np.iscomplexobj(value) else float
-        return np.asarray(value, dtype=kind)
+        try:
+            return np.asarray(value, dtype=kind)
+        except OverflowError:
+            raise ContributionError(f"tensor {name!r} holds a number that float64 cannot") from None
     if isinstance(value, np.generic):
         return np.asarray(value)
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):

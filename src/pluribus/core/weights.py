@@ -23,8 +23,10 @@ def check(weights: Any, n: int, labels: Sequence[str] | None = None) -> Array:
     """
     if weights is None:
         return np.ones(n)
+    if isinstance(weights, np.ma.MaskedArray):
+        raise WeightError("weights are a masked array, and masks would be lost; give zeros where they are masked")
     try:
-        array = np.asarray(weights)
+        array = np.asarray(weights.detach() if hasattr(weights, "detach") else weights)
         if array.dtype.kind not in "biuf":
             raise TypeError
         array = array.astype(np.float64)

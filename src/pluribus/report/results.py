@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from pluribus.core.errors import RuleError
+from pluribus.core.errors import PluribusError
 from pluribus.core.files import write_text
 from pluribus.core.relations import Gram
 
@@ -83,8 +83,8 @@ def _plain(label: str) -> str:
 
 
 def _known(compute: Callable[[], T]) -> T | None:
-    """What ``compute`` gives, None where the result does not have it (of a fold, of several results)."""
+    """What ``compute`` gives, None where the result does not have it (of a fold, of several results, too large)."""
     try:
         return compute()
-    except RuleError:
+    except PluribusError:
         return None

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pluribus.core import stores, weights
-from pluribus.core.contributions import Block
+from pluribus.core.contributions import Block, TensorSpec
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError
 from pluribus.core.medium import NUMPY
@@ -58,7 +58,7 @@ def _shares(active: Active, tensor: int, coefficients: Array, discrete: bool) ->
     there[active.data.present(tensor, active.all_rows)] = 1.0
     if not (there * coefficients).any():
         if not there.any():
-            raise ContributionError(f"{active.data.specs[tensor].label} is held only by contributors of weight zero")
+            raise nobody_has(active.data.specs[tensor])
         coefficients = there
     shares = there * (np.maximum(coefficients, 0.0) if discrete else coefficients)
     shares = shares if shares.any() else there
@@ -89,6 +89,13 @@ def coordinatewise(active: Active, rule: Tiled, shares: Array, mixing: Array | N
             blocks = active.data.blocks(active.data.medium.tile_size(len(shares)), discrete=discrete)
             run(active, blocks, _block_coordinates, _Coordinates(rule, shares, mixing, made[0]))
         return stores.finished(made, active.out)[0]
+
+
+def nobody_has(spec: TensorSpec) -> ContributionError:
+    """The error for a tensor that is absent in all who take part."""
+    return ContributionError(
+        f"{spec.label} is held only by contributors that do not count (of weight zero, or dropped)"
+    )
 
 
 class Tiled(Protocol):
@@ -125,6 +132,8 @@ def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> boo
     finite, rows = True, list[int]()
     if given.mixing is None:
         present = active.data.present(block.tensor, active.rows) if active.data.incomplete else range(len(active.rows))
+        if not present:
+            raise nobody_has(spec)
         rule, rows = given.among(present), [active.rows[k] for k in present]
         views = active.data.views(block, rows, active.cleaned)
     else:

@@ -15,6 +15,7 @@ from pluribus.core.passes.active import Active, all_there, check_finite, row_lab
 from pluribus.core.passes.running import here, summed
 
 GRAM_ITEMS = NUMPY.gram_items
+LARGEST = np.finfo(np.float64).max / 1e8  # squares up to this may be added and multiplied by weights
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 
@@ -31,7 +32,7 @@ def gram(active: Active) -> relations.Gram:
     all_there(active, "the Gram matrix")
     size = len(active.all_rows)
     matrix = summed(active, _block_gram, None, np.zeros((size, size)))
-    check_finite(active, np.diag(matrix))
+    check_finite(active, np.where(np.diag(matrix) > LARGEST, np.inf, np.diag(matrix)))
     distances = _measured(active, matrix)
     return relations.Gram(matrix, distances, len(active.rows), active.data.extras, row_labels(active))
 

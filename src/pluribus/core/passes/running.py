@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pluribus.core.contributions import Block
+from pluribus.core.errors import UndefinedError
 from pluribus.core.passes.active import Active, blame
 from pluribus.engines import local
 from pluribus.engines.base import Engine
@@ -67,6 +68,10 @@ def run(active: Active, blocks: Sequence[Block], task: Task, payload: Any = None
     for finite in engine.run(_all, _portable(job) if engine.remote else job, _spans(len(blocks), group)):
         if not finite:
             blame(active)
+            # Nobody's fault: what a rule made of finite numbers is not finite, and what was written is no result.
+            raise UndefinedError(
+                "the contributions are finite, but something that the rule makes of them is not: they are too large"
+            )
 
 
 def _spans(count: int, group: int) -> list[tuple[int, int]]:
