@@ -22,7 +22,7 @@ from pluribus.core.errors import ContributionError
 from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
 from pluribus.core.kernels.plain import cross, finite, gram, norms
 from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
-from pluribus.core.kernels.weighted import weighted_middle
+from pluribus.core.kernels.weighted import weighted_middle_by
 
 __all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_middle", "weighted_sum"]
 
@@ -79,6 +79,9 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
         for target, out in zip(targets, outs, strict=True):
             store(target, out)
     return bool(largest < infinity)
+
+
+weighted_middle = weighted_middle_by(ranks)
 
 
 def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:

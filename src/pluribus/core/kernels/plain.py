@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pluribus.core.errors import ContributionError
 from pluribus.core.kernels.networks import HIGH, LOW, Network, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import FLOAT64, LONGEST_PIECE, SHRINK, Floats, check, piece_size, scratch, store, weigh
-from pluribus.core.kernels.weighted import weighted_middle
+from pluribus.core.kernels.weighted import weighted_middle_by
 
 __all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weighted_middle", "weighted_sum"]
 
@@ -92,6 +92,9 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
             for rank, out in zip(wanted_ranks, outs, strict=True):
                 store(held[holder[rank]], out[start : start + length])
     return True
+
+
+weighted_middle = weighted_middle_by(ranks)
 
 
 def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:

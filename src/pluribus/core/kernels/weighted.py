@@ -2,50 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 
 _SLACK = 1e-12  # weights of sum one reach a half up to rounding
+_CACHE = 1 << 20  # bytes of the rows of one piece
+_NUMBER = np.int64((1 << 29) - 1)
 
 
-def weighted_middle(views: Sequence[Array], weights: Array, low: float, high: float, out: Array) -> bool:
-    """Mean of the values between two levels of cumulative weight, at each coordinate.
+class Ranks(Protocol):
+    """The sorting of a kernel; see `plain.ranks`."""
 
-    Sort the values with their weights; each occupies a stretch of cumulative weight. The result averages the values
-    by how much of ``[low, high]`` their stretches cover. With ``low == high`` it is the weighted quantile, and the
-    mean of two neighbours when the level lies exactly between their stretches.
+    def __call__(self, views: Sequence[Array], wanted_ranks: Sequence[int], outs: Sequence[Array]) -> bool:
+        """Write order statistics; whether all values were finite."""
 
-    Parameters
-    ----------
-    views
-        n one-dimensional arrays of T values.
-    weights
-        n positive weights of sum one.
-    low, high
-        Levels in [0, 1].
-    out
-        T values, written.
 
-    Returns
-    -------
-    bool
-        Whether all values were finite.
+WeightedMiddle = Callable[[Sequence[Array], ArrayLike, float, float, Array], bool]
+
+
+def weighted_middle_by(ranks: Ranks) -> WeightedMiddle:
+    """The function `weighted_middle` of a kernel, which sorts float32 values by the kernel's own network."""
+
+    def weighted_middle(views: Sequence[Array], weights: ArrayLike, low: float, high: float, out: Array) -> bool:
+        """Write the mean of the values between two levels of cumulative weight, at each coordinate.
+
+        Sort the values with their weights; each occupies a stretch of cumulative weight. The result averages the values
+        by how much of ``[low, high]`` their stretches cover. With ``low == high`` it is the weighted quantile, and the
+        mean of two neighbours when the level lies exactly between their stretches.
+
+        Parameters
+        ----------
+        views
+            n one-dimensional arrays of T values.
+        weights
+            n positive weights of sum one.
+        low, high
+            Levels in [0, 1].
+        out
+            T values, written.
+
+        Returns
+        -------
+        bool
+            Whether all values were finite.
+        """
+        given = np.asarray(weights, np.float64)
+        if views[0].dtype == np.float32:
+            return _narrow(ranks, views, given, (low, high), out)
+        tile = np.stack(views)
+        if not np.isfinite(tile).all():
+            return False
+        order = np.argsort(tile, axis=0, kind="stable")
+        covered_mean(np.take_along_axis(tile, order, axis=0), given[order], low, high, out)
+        return True
+
+    return weighted_middle
+
+
+def _narrow(ranks: Ranks, views: Sequence[Array], weights: Array, levels: tuple[float, float], out: Array) -> bool:
+    """`weighted_middle` of float32 values.
+
+    As float64 they end in 29 bits of zeros. There each carries the number of its contributor through the sorting
+    network, which orders equal values by it, and no values beyond. Infinity with a number is no number, and is found.
     """
-    tile = np.stack(views)
-    if not np.isfinite(tile).all():
-        return False
-    order = np.argsort(tile, axis=0, kind="stable")
-    covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], low, high, out)
+    n, size = len(views), len(out)
+    length = min(size, max(_CACHE // (n * 8), 1 << 11))
+    keys, ordered = np.empty((n, length)), np.empty((n, length))
+    walk = _to_level if levels[1] - levels[0] <= _SLACK else _between_levels
+    for start in range(0, size, length):
+        width = min(length, size - start)
+        for number, view in enumerate(views):
+            keys[number, :width] = view[start : start + width]
+            keys.view(np.int64)[number, :width] |= number
+        if not ranks(list(keys[:, :width]), range(n), list(ordered[:, :width])):
+            return False
+        walk(_unpacked(ordered[:, :width], weights), levels, out[start : start + width])
     return True
 
 
+def _unpacked(ordered: Array, weights: Array) -> Iterator[tuple[Array, Array]]:
+    """Values and weights of one rank after the other."""
+    bits = ordered.view(np.int64)
+    for row in range(len(ordered)):
+        weight = weights[bits[row] & _NUMBER]
+        bits[row] &= ~_NUMBER
+        yield ordered[row], weight
+
+
+def _to_level(ranked: Iterable[tuple[Array, Array]], levels: tuple[float, float], out: Array) -> None:
+    """The value at which the weight reaches a level, or the mean of it and the next where it reaches it exactly."""
+    level = levels[0]
+    reached, found = np.zeros(len(out)), np.empty(len(out))
+    done, exact = np.zeros(len(out), dtype=bool), np.zeros(len(out), dtype=bool)
+    for value, weight in ranked:
+        if exact.any():
+            np.copyto(found, 0.5 * found + 0.5 * value, where=exact)
+        if done.all():
+            break
+        reached += weight
+        now = (reached >= level - _SLACK) & ~done
+        np.copyto(found, value, where=now)
+        exact = now & (reached <= level + _SLACK)
+        done |= now
+    out[...] = found
+    out += 0.0  # after rounding, which makes zeros too
+
+
+def _between_levels(ranked: Iterable[tuple[Array, Array]], levels: tuple[float, float], out: Array) -> None:
+    """The mean of values by how much of the weight between two levels is theirs."""
+    low, high = levels
+    reached, total, covered = np.zeros(len(out)), np.zeros(len(out)), np.zeros(len(out))
+    least, most = np.empty(len(out)), np.empty(len(out))
+    for value, weight in ranked:
+        start = np.maximum(reached, low)
+        reached += weight
+        cover = np.minimum(reached, high)
+        cover -= start
+        np.maximum(cover, 0.0, out=cover)
+        touched = cover > 0
+        np.copyto(least, value, where=touched & (covered == 0))
+        np.copyto(most, value, where=touched)
+        covered += cover
+        cover *= value
+        total += cover
+    total /= covered
+    # Rounding must not push a mean outside what it averages.
+    out[...] = np.clip(total, least, most)
+    out += 0.0
+
+
 def covered_mean(values: Any, weights: Any, low: float, high: float, out: Any, *, xp: Any = np) -> None:
-    """Mean of finite values in a given order between two levels of cumulative weight; see `weighted_middle`.
+    """Mean of finite values in a given order between two levels of cumulative weight; see `weighted_middle_by`.
 
     ``values`` and ``weights`` have shape (n, T), in the order in which the weight accumulates; ``out`` has T values.
     ``xp`` is the module of all three, numpy or torch.

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.kernels.weighted import weighted_middle
 from pluribus.core.passes import TileRule
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import Chain, CoordinateRule, PreRule, PresetRule, chain, expect_gram, register, whole_number
@@ -125,7 +124,7 @@ class _AroundMedian(CoordinateRule):
             if uniform(weights):
                 finite = kernel.middle(views, (k - 1) // 2, k // 2 + 1, median)
             else:
-                finite = weighted_middle(views, weights, 0.5, 0.5, median)
+                finite = kernel.weighted_middle(views, weights, 0.5, 0.5, median)
             return finite and mean_around(views, weights, median, k - 2 * self.f, out, kernel=kernel)
 
         return combine

@@ -8,7 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.kernels.weighted import weighted_middle
+from pluribus.core.kernels import plain
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off
 
@@ -55,7 +55,7 @@ class WassersteinMean(PointRule):
         if self.power == 2:
             return np.asarray(np.einsum("i,i...->...", weights, points))
         flat, out = points.reshape(len(points), -1), np.empty(points[0].size)
-        weighted_middle(list(flat), weights, 0.5, 0.5, out)
+        plain.weighted_middle(list(flat), weights, 0.5, 0.5, out)
         return out.reshape(points.shape[1:])
 
     def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
