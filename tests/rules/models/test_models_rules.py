@@ -207,3 +207,23 @@ class TestKarcher:
             rules.Karcher(tolerance=0)
         with pytest.raises(UndefinedError, match="2 steps do not settle"):
             rules.Karcher(iterations=2)(list(np.random.default_rng(0).normal(size=(5, 9))), [1, 2, 3, 4, 5])
+
+
+class TestKarcherOfModelsThatAgree:
+    """The mean angle may be rounding itself, and no share of it is ever reached."""
+
+    @pytest.mark.parametrize("n", [2, 7, 40])
+    def test_identical(self, n):
+        for seed in range(20):
+            x = np.random.default_rng(seed).normal(size=3)
+            np.testing.assert_allclose(aggregate([x] * n, "karcher").value, x, rtol=1e-13)
+        np.testing.assert_allclose(aggregate([np.array([0.1, 0.3])] * n, "karcher").value, [0.1, 0.3], rtol=1e-13)
+
+    @pytest.mark.parametrize("noise", [1e-7, 1e-12, 1e-15])
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_nearly_identical(self, noise, dtype):
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            base = rng.normal(size=100)
+            xs = [(base * (1 + noise * rng.normal(size=100))).astype(dtype) for _ in range(5)]
+            np.testing.assert_allclose(aggregate(xs, "karcher").value, np.mean(xs, axis=0), rtol=3 * noise + 2e-7)

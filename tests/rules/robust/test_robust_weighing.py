@@ -481,3 +481,15 @@ def test_influence_is_leaving_one_out(rule):
 def test_errors_teach(make, told):
     with pytest.raises(RuleError, match=told):
         make()
+
+
+@pytest.mark.parametrize("exponent", [-400, -280, 280, 400])
+@pytest.mark.parametrize("rule", [rules.FLTrust(), rules.CosineSoftmax(tau=3.0), rules.AFA(xi=0.5)], ids=str)
+def test_cosines_do_not_multiply_squares(rule, exponent):
+    """The product of two squared norms leaves float64 long before one of them does."""
+    (x, _), size = cloud(3, d=4), 2.0**exponent
+    server = x[-1] + 0.5
+    there, here = ({"reference": server * size}, {"reference": server}) if rule.uses_reference else ({}, {})
+    found, expected = rule(list(x * size), **there), rule(list(x), **here)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-12)
+    np.testing.assert_allclose(found.value / size, expected.value, rtol=1e-12)

@@ -10,6 +10,7 @@ from pluribus.core.dtypes import Array
 from pluribus.core.errors import UndefinedError
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
+from pluribus.core.solvers import EPSILON
 
 _ANTIPODAL = 1e-6  # radians
 
@@ -44,7 +45,7 @@ def karcher_mean(chords: Array, weights: Array, tolerance: float, iterations: in
     weights
         Of sum one, shape (n,).
     tolerance
-        Stop when |v| is below this share of the mean angle to m.
+        Stop when |v| is below this share of the mean angle to m, or is rounding.
     iterations
         At most so many steps.
 
@@ -54,6 +55,7 @@ def karcher_mean(chords: Array, weights: Array, tolerance: float, iterations: in
         Directions that have no unique mean, or where the steps do not settle.
     """
     a = weights
+    rounding = EPSILON * (8 + len(weights))  # radians: what float64 leaves of a tangent of length zero
     for _ in range(iterations):
         towards = chords @ a
         spread = 0.5 * float(a @ towards)  # 1 - |sum a_i u_i|^2
@@ -69,7 +71,7 @@ def karcher_mean(chords: Array, weights: Array, tolerance: float, iterations: in
         tangent = pull - along * a / length
         total = tangent.sum()
         step = np.sqrt(max(float(total**2 - 0.5 * tangent @ chords @ tangent), 0.0))
-        if step <= tolerance * float(weights @ angles):
+        if step <= max(tolerance * float(weights @ angles), rounding):
             if along <= 0:  # the second derivative at right angles to all of them: no minimum, but a saddle
                 raise _too_wide("on average they are at more than a right angle to their mean")
             return np.asarray(a / length)
@@ -96,7 +98,7 @@ class Karcher(WeightRule):
     Parameters
     ----------
     tolerance
-        Stop when the tangent is below this share of the mean angle.
+        Stop when the tangent is below this share of the mean angle, or is rounding.
     iterations
         At most so many steps.
     """
