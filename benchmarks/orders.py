@@ -69,7 +69,8 @@ EXPERIMENTS = {
     ),
     "fedlaw": Experiment(
         "Three of ten clients have 70 % wrong labels",
-        "--attack none --clients 10 --alpha 1 --label-noise 3:0.7 --proxy 200 --rounds 40 --rules fedavg,fedlaw:gamma=1,fedlaw",
+        "--attack none --clients 10 --alpha 1 --label-noise 3:0.7 --proxy 200 --rounds 40 "
+        "--rules fedavg,fedlaw:gamma=1,fedlaw",
         (
             (
                 "FedLAW with gamma = 1 is above FedAvg",
