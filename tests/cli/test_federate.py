@@ -117,8 +117,28 @@ def test_rounds_without_a_step_are_told(tmp_path, capsys):
     assert expected in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_resume_begins_where_nothing_is(tmp_path):
-    assert federate(*TINY, "--resume", "--quiet", "--out", tmp_path / "new") == 0
+def test_nothing_to_resume(tmp_path, capsys):
+    new = tmp_path / "new"
+    for settings in ([], TINY):
+        assert federate(*settings, "--resume", "--out", new) == 2
+        assert capsys.readouterr().err.startswith(f"pluribus: nothing to resume in {new}; ")
+    assert not new.exists()
+    assert federate(*TINY, "--resume", "--force", "--quiet", "--out", new) == 0
+
+
+@pytest.mark.parametrize("step", ["resolve", "read_workers"])
+def test_stopped_before_anything_was_stored(tmp_path, capsys, monkeypatch, step):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"pluribus.federated.config.{step}", stop)
+    assert federate(*TINY, "--out", tmp_path) == 130
+    expected = "pluribus: stopped; nothing was stored yet; run the same command again\n"
+    assert capsys.readouterr().err == expected
+    monkeypatch.undo()
+    monkeypatch.setattr("pluribus.federated.experiment.load", stop)
+    assert federate(*TINY, "--out", tmp_path) == 130
+    assert capsys.readouterr().err == expected
 
 
 def test_a_failing_run_is_code_1(tmp_path, capsys):

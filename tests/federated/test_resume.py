@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pluribus.federated import checkpoint
 from pluribus.federated.config_file import to_toml
-from pluribus.federated.experiment import run
+from pluribus.federated.experiment import run, tasks_of
 
 # Kills itself at the n-th file that it writes: before it is renamed, so that half of it lies there, or after.
 KILLER = """
@@ -77,12 +80,36 @@ def test_the_last_write_is_the_last(whole, tmp_path):
     assert ended.stdout.split()[-1] == str(WRITES)
 
 
-def started(settings, tmp_path, out: Path, **options) -> subprocess.Popen:
-    """A real run on two processes, long enough to be caught under way."""
+# Hears Ctrl-C even where these tests were started without (nohup, or in the background of a script).
+HEARING = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+COMMAND = f"{HEARING}from pluribus.cli import main\nif __name__ == '__main__': sys.exit(main())"
+
+
+@contextlib.contextmanager
+def started(settings, tmp_path, out: Path, script: str | Path = COMMAND) -> Iterator[subprocess.Popen]:
+    """A real run on two processes, long enough to be caught under way; nothing of it is left at the end."""
     file = tmp_path / "long.toml"
     file.write_text(to_toml(settings), encoding="utf-8")
-    command = [sys.executable, "-m", "pluribus.cli", "federate", str(file), "--out", str(out), "--workers", "2"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    command = [
+        sys.executable,
+        *(["-c"] if script is COMMAND else []),
+        str(script),
+        "federate",
+        str(file),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
@@ -118,32 +145,61 @@ def alive(pid: int) -> bool:
 def test_killed_from_outside_with_its_processes_left_behind(settings_of, tmp_path, files):
     settings = settings_of(rounds=120, seeds=2, rules="fedavg,fedavgm", eval_every=50)
     out = tmp_path / "out"
-    process = started(settings, tmp_path, out)
-    wait_for(lambda: list((out / "checkpoints").glob("*-seed*.safetensors")))
-    workers = children(process.pid)
-    assert len(workers) >= 2
-    process.kill()
-    process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in workers))
+    with started(settings, tmp_path, out) as process:
+        wait_for(lambda: list((out / "checkpoints").glob("*-seed*.safetensors")))
+        workers = children(process.pid)
+        assert len(workers) >= 2
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(alive(pid) for pid in workers))
     assert json.loads((out / "checkpoints" / "run.json").read_text())["rounds"] == 120
-    process.stdout.close()
-    process.stderr.close()
     run(settings, out, resume=True)
     run(settings, tmp_path / "whole")
     assert files(out) == files(tmp_path / "whole")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches a group of processes on POSIX")
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(settings_of, tmp_path):
+def ended(process: subprocess.Popen, number: signal.Signals) -> str:
+    """The last line of a run after a signal to all its processes, as a terminal and a batch system send them."""
+    os.killpg(process.pid, number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert "resource_tracker" not in stderr
+    return stderr.strip().splitlines()[-1]
+
+
+groups = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches a group of processes on POSIX")
+
+
+@groups
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(settings_of, tmp_path, number):
     settings = settings_of(rounds=20_000, seeds=1, rules="fedavg,fedavgm", eval_every=5000)
     out = tmp_path / "out"
-    process = started(settings, tmp_path, out, start_new_session=True)
-    wait_for(lambda: list((out / "checkpoints").glob("*-seed*.safetensors")))
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stdout == ""
-    assert stderr.strip().splitlines()[-1] == f"pluribus: stopped; to go on: pluribus federate --resume --out {out}"
-    assert "Traceback" not in stderr
-    checkpoints = list((out / "checkpoints").glob("*-seed*.safetensors"))
-    assert len(checkpoints) == 2  # each process left what it had reached
+    with started(settings, tmp_path, out) as process:
+        wait_for(lambda: len(list((out / "checkpoints").glob("*-seed*.safetensors"))) == 2)
+        last = ended(process, number)
+    assert last == f"pluribus: stopped; to go on: pluribus federate --resume --out {out}"
+    for task in tasks_of(settings, out, json.loads((out / "checkpoints" / "run.json").read_text())):
+        checkpoint.load(task.path, task.owner)  # each process left what it had reached
+
+
+# A process of the pool runs this module's code again before its first task, so it can say here that it has begun.
+BEGINNING = """
+import os
+if __name__ != "__main__":
+    open(os.path.join(sys.argv[sys.argv.index("--out") + 1], f"begun-{os.getpid()}"), "w").close()
+    import time
+    time.sleep(0.3)
+"""
+
+
+@groups
+def test_ctrl_c_while_processes_begin(settings_of, tmp_path):
+    settings = settings_of(rounds=20_000, seeds=1, rules="fedavg,fedavgm", eval_every=5000)
+    out = tmp_path / "out"
+    (tmp_path / "begin.py").write_text(COMMAND.replace("\n", BEGINNING, 1), encoding="utf-8")
+    with started(settings, tmp_path, out, tmp_path / "begin.py") as process:
+        wait_for(lambda: list(out.glob("begun-*")))
+        assert ended(process, signal.SIGINT).startswith("pluribus: stopped; to go on: ")

@@ -1,21 +1,25 @@
 """The group of verbs, and how errors leave it: one line on the error stream, and a code.
 
-0 all went well; 1 something failed under way; 2 a wrong value; 130 stopped by Ctrl-C.
+0 all went well; 1 something failed under way; 2 a wrong value; 130 stopped by Ctrl-C, and 143 by SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 import pluribus
 from pluribus.core.errors import PluribusError
 
-FAILED, WRONG, STOPPED = 1, 2, 130
+FAILED, WRONG, STOPPED, TERMINATED = 1, 2, 130, 143
 VERBS = ("federate", "laws", "catalog", "doctor")
 
 
@@ -39,10 +43,25 @@ def app() -> None:
     """Many contributions become one result, with weights that are given, measured, learned or defended."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends the command as Ctrl-C does."""
+
+
 class StoppedError(click.ClickException):
     """Ctrl-C, with a hint how to go on."""
 
     exit_code = STOPPED
+
+
+class TerminatedError(StoppedError):
+    """The same after SIGTERM."""
+
+    exit_code = TERMINATED
+
+
+def stopped(message: str, stop: BaseException | None) -> StoppedError:
+    """How the command ends after a `KeyboardInterrupt`."""
+    return (TerminatedError if isinstance(stop, Terminated) else StoppedError)(message)
 
 
 class FailedError(click.ClickException):
@@ -58,13 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         given = list(arguments) if arguments is not None else None
-        code = app.main(args=given, prog_name="pluribus", standalone_mode=False)
+        with _terminable():
+            code = app.main(args=given, prog_name="pluribus", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return _told(_message(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _told("stopped", STOPPED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        end = stopped("stopped", error.__cause__ if isinstance(error, click.Abort) else error)
+        return _told(end.message, end.exit_code)
     except PluribusError as error:
         return _told(str(error), WRONG)
     except BrokenPipeError:
@@ -76,6 +97,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _told(f"{where}{error.strerror or error}", FAILED)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is raised as `Terminated`, where nobody else has a use for it."""
+
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated
+
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if mine:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _message(error: click.ClickException) -> str:

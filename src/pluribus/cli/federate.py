@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from pluribus.cli.app import FailedError, StoppedError
-from pluribus.federated.config import ALPHA, SETTINGS, Layer
+from pluribus.cli.app import FailedError, stopped
+from pluribus.federated.config import ALPHA, SETTINGS, Config, Layer
 
 HERE = "pluribus-out/federate"
 
@@ -29,6 +29,28 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
         metavar = setting.metadata["metavar"]
         command = click.option(option, name, metavar=metavar, help=f"{shown}  [{default}]")(command)
     return command
+
+
+class _Stoppable:
+    """Around the command: Ctrl-C ends it with a hint that fits what is stored by then."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.settings: Config | None = None
+
+    def __enter__(self) -> _Stoppable:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise stopped(f"stopped; {self._hint()}", error) from None
+
+    def _hint(self) -> str:
+        from pluribus.federated import experiment as room
+
+        if self.folder is None or self.settings is None or room.stored_settings(self.folder) != self.settings:
+            return "nothing was stored yet; run the same command again"
+        return f"to go on: pluribus federate --resume --out {self.folder}"
 
 
 @click.command(short_help="Many clients' updates become one model: rules side by side, and a page that shows why.")
@@ -60,34 +82,37 @@ def federate(
     clients.csv, models/, config.toml, summary.json and timing.json. The same settings give the same bytes, except for
     timing.json. A run that was stopped or killed goes on with --resume.
     """
-    from pluribus.cli import progress, show
-    from pluribus.federated import config, config_file
-    from pluribus.federated import experiment as room
+    with _Stoppable() as stoppable:
+        from pluribus.cli import progress, show
+        from pluribus.federated import config, config_file
+        from pluribus.federated import experiment as room
 
-    layers: list[Layer] = []
-    beside: dict[str, Any] = {}
-    if file is not None:
-        layer, beside = config_file.read(file)
-        layers.append(layer)
-    options = {name: value for name, value in given.items() if value is not None}
-    layers.append(Layer(options, lambda key: f"--{key.replace('_', '-')}"))
-    folder = out or config_file.folder_of(beside, file) or Path(HERE)
-    base = room.stored_settings(folder) if resume and not force else None
-    settings, notes = config.resolve(*layers, base=base)
-    processes = config.read_workers(workers if workers is not None else beside.get("workers"))
-    if dry_run:
-        show.plan(settings, as_json)
-        return
-    silent = quiet or as_json
-    for note in () if silent else notes:
-        click.echo(note, err=True)
-    watch = None if silent else progress.watch(settings)
-    try:
-        outcome = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch)
-    except KeyboardInterrupt:
-        raise StoppedError(f"stopped; to go on: pluribus federate --resume --out {folder}") from None
-    except room.SimulationError as error:
-        raise FailedError(str(error)) from error
-    if silent:
-        outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
-    show.results(outcome, as_json, quiet)
+        layers: list[Layer] = []
+        beside: dict[str, Any] = {}
+        if file is not None:
+            layer, beside = config_file.read(file)
+            layers.append(layer)
+        options = {name: value for name, value in given.items() if value is not None}
+        layers.append(Layer(options, lambda key: f"--{key.replace('_', '-')}"))
+        folder = out or config_file.folder_of(beside, file) or Path(HERE)
+        going_on = resume and not force
+        if going_on and not room.holds_experiment(folder):
+            raise room.FolderError(f"nothing to resume in {folder}; leave --resume out to begin there")
+        base = room.stored_settings(folder) if going_on else None
+        settings, notes = config.resolve(*layers, base=base)
+        processes = config.read_workers(workers if workers is not None else beside.get("workers"))
+        if dry_run:
+            show.plan(settings, as_json)
+            return
+        silent = quiet or as_json
+        for note in () if silent else notes:
+            click.echo(note, err=True)
+        watch = None if silent else progress.watch(settings)
+        stoppable.folder, stoppable.settings = folder, settings
+        try:
+            outcome = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch)
+        except room.SimulationError as error:
+            raise FailedError(str(error)) from error
+        if silent:
+            outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
+        show.results(outcome, as_json, quiet)

@@ -25,7 +25,16 @@ from pluribus.federated.setup import Setup, build, fingerprint, load
 from pluribus.federated.simulation import SimulationError
 from pluribus.federated.workers import Board, Task, work
 
-__all__ = ["DEFAULT_FOLDER", "Outcome", "SimulationError", "Watch", "run", "stored_settings"]
+__all__ = [
+    "DEFAULT_FOLDER",
+    "FolderError",
+    "Outcome",
+    "SimulationError",
+    "Watch",
+    "holds_experiment",
+    "run",
+    "stored_settings",
+]
 
 DEFAULT_FOLDER = Path("pluribus-out") / "federate"
 
@@ -120,6 +129,11 @@ def run(
 def binding_of(settings: Config, dataset: Dataset) -> dict[str, Any]:
     """All that the bytes of the results depend on: the settings, the data, and the version of the code."""
     return {**settings.plain(), "contents of the data": fingerprint(dataset), "pluribus": pluribus.__version__}
+
+
+def holds_experiment(out: Path) -> bool:
+    """Whether a folder holds an experiment, finished or not, of whatever version."""
+    return folder.look(out).binding is not None
 
 
 def stored_settings(out: Path) -> Config | None:

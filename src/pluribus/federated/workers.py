@@ -5,13 +5,11 @@ Processes share three small arrays and nothing else: how far each run is, what i
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.errors import FileError
-from pluribus.federated import checkpoint, server
+from pluribus.federated import checkpoint, server, signals
 from pluribus.federated.checkpoint import Clock
 from pluribus.federated.config import Config, attackers_of
 from pluribus.federated.data import Dataset
@@ -107,20 +105,27 @@ def work(config: Config, dataset: Dataset, tasks: Sequence[Task], workers: int, 
         for i in range(len(tasks)):
             _run(job, i, watch)
         return
+    with signals.kept() as asked:
+        _in_processes(job, min(workers, len(tasks)), watch, asked)
+
+
+def _in_processes(job: Job, workers: int, watch: Callable[[Board], None], asked: Callable[[], bool]) -> None:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, _prepare, (job,)) as pool:
+    with ProcessPoolExecutor(workers, context, _prepare, (job,)) as pool:
         try:
-            with _ctrl_c_later():
-                waiting = {pool.submit(_run_here, i) for i in range(len(tasks))}
-            while waiting:
+            with signals.blocked():  # processes that begin in here never hear Ctrl-C, from their first moment
+                waiting = {pool.submit(_run_here, i) for i in range(len(job.tasks))}
+            while waiting and not asked():
                 done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
                     future.result()
                 watch(job.board)
         except BrokenProcessPool:
-            raise SimulationError(
-                "a process of the run was ended from outside, perhaps for want of memory; try fewer --workers"
-            ) from None
+            time.sleep(LOOK_EVERY)  # a SIGTERM for all processes may reach this one last
+            if not asked():
+                raise SimulationError(
+                    "a process of the run was ended from outside, perhaps for want of memory; try fewer --workers"
+                ) from None
         finally:
             job.board.stop[0] = 1
             pool.shutdown(wait=True, cancel_futures=True)
@@ -193,22 +198,8 @@ def _setup(config: Config, dataset: Dataset, seed: int) -> Setup:
 _here: list[Job] = []
 
 
-@contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C waits until the end of this; processes that begin in here never hear it, from their first moment."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _prepare(job: Job) -> None:
-    # Ctrl-C reaches every process of a terminal, but is for the first one, which tells the others to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals.for_the_first()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _here[:] = [job]
 

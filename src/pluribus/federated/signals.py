@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM around a pool of processes: heard by this process alone, and acted on between two steps.
+
+A `KeyboardInterrupt` that is raised in the midst of starting a process leaves that process with half of its orders,
+and one that is raised in a callback is lost. So here signals are written down, and raised when the pool has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[Callable[[], bool]]:
+    """Write signals to stop down, and raise the first one again at the end.
+
+    Gives a function that says whether one came. Signals that nobody hears (``nohup``) stay unheard. Outside of the main
+    thread, where Python raises no signals, nothing is kept.
+    """
+    heard: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def keep(number: int, frame: Any) -> None:
+        heard.append(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPPING:
+            handler = signal.getsignal(number)
+            if handler not in (signal.SIG_IGN, None):  # None: set by something that is not Python
+                before[number] = handler
+    try:
+        for number in before:
+            signal.signal(number, keep)
+        yield lambda: bool(heard)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Processes that begin in here have the signals blocked, from their first moment to `for_the_first`."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def for_the_first() -> None:
+    """In a process of the pool: Ctrl-C reaches every process of a terminal, but is for the first, which tells the rest.
+
+    SIGTERM ends the process, as the pool does with those that are left of a broken one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
