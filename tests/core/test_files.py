@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
 import stat
 import threading
@@ -64,20 +66,12 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing(
 
     if step == "write":
 
-        class Full:
-            def __init__(self, descriptor: int, mode: str) -> None:
-                self.descriptor = descriptor
-
-            def __enter__(self) -> Full:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                os.close(self.descriptor)
-
-            def write(self, data: bytes) -> None:
+        class Full(io.BytesIO):
+            def write(self, data: bytes) -> int:
                 fail()
+                return 0
 
-        monkeypatch.setattr(files.os, "fdopen", Full)
+        monkeypatch.setattr(files.Path, "open", lambda *_: Full())
     else:
         monkeypatch.setattr(files.os, step, fail)
     with pytest.raises(KeyboardInterrupt):
@@ -97,13 +91,18 @@ def test_the_bytes_are_synced_before_the_rename(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_temporary_name_is_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = tmp_path / f".pluribus-{os.getpid()}-same.tmp"
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "same")
+    with files.aside(tmp_path / "a") as other:
+        taken = other.path
     taken.write_bytes(b"another writer's")
+    holder = taken.open()
+    fcntl.flock(holder, fcntl.LOCK_EX)
     tokens = iter(["same", "same", "other"])
     monkeypatch.setattr(files.secrets, "token_hex", lambda _: next(tokens))
     write_bytes(tmp_path / "a", b"mine")
     assert taken.read_bytes() == b"another writer's"
     assert (tmp_path / "a").read_bytes() == b"mine"
+    holder.close()
 
 
 def test_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:

@@ -169,12 +169,12 @@ def test_one_large_value_leaves_the_others_as_they_are(rng):
 
 def test_counters_on_which_all_agree_stay_exact():
     counter, most = np.array([2**60 + 1, 5]), np.array([2**64 - 1], "u8")
-    found = fold_of([counter, counter + [0, 6], counter], [1, 0.3, 0.7])
+    found = fold_of([counter, counter + np.array([0, 6]), counter], [1, 0.3, 0.7])
     np.testing.assert_array_equal(found.result().value, [2**60 + 1, 6])
     assert fold_of([most, most]).result().value[0] == 2**64 - 1
     assert fold_of([most]).merge(fold_of([most, most])).result().value[0] == 2**64 - 1
     differ = fold_of([counter]).merge(fold_of([counter + 2**20])).result().value
-    np.testing.assert_array_equal(differ, counter + 2**19 - [1, 0])  # float64 has no 2**60 + 1
+    np.testing.assert_array_equal(differ, counter + 2**19 - np.array([1, 0]))  # float64 has no 2**60 + 1
     assert fold_of([np.array([7], "i1"), np.array([2**60 + 1])], [0, 1]).result().value[0] == 2**60 + 1
     assert fold_of([np.array([7], "i1"), np.array([2**60 + 1])], [0, 1]).result().value.dtype == np.int64
     assert fold_of([{"n": np.empty(0, int), "w": np.ones(1)}]).result().value["n"].shape == (0,)

@@ -16,6 +16,9 @@ import itertools
 import json
 import math
 import os
+import stat
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import numpy as np
 from pluribus.core import dtypes
 from pluribus.core.dtypes import Array, DType
 from pluribus.core.errors import FileError
+from pluribus.core.files import told
 from pluribus.core.leaves import NumpyLeaf
 
 _NAMES = {
@@ -33,26 +37,51 @@ _NAMES = {
     "F32": "float32", "F64": "float64", "C64": "complex64", "C128": "complex128",
 }  # fmt: skip
 _LONGEST_HEADER = 100_000_000  # the library's own limit
+_MOST_AXES = 32 if np.lib.NumpyVersion(np.__version__) < "2.0.0" else 64  # of a numpy array
 INDEX = ".safetensors.index.json"
+METADATA = "__metadata__"  # the one name in a header that is no tensor's
+
+Stamp = tuple[int, int, int]
+
+
+def stamp(found: os.stat_result) -> Stamp:
+    """What tells whether a file is still the same: inode, time of the last change in nanoseconds, size."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @dataclass(frozen=True)
 class FileLeaf:
-    """A tensor inside a safetensors file, whose data begin at byte ``begin``. Small, and picklable."""
+    """A tensor inside a safetensors file, whose data begin at byte ``begin``. Small, and picklable.
+
+    ``stamp`` is that of the file whose header was read; None where the file is still being written.
+    """
 
     path: str
     begin: int
     shape: tuple[int, ...]
     dtype: DType
+    stamp: Stamp | None = None
 
     def items(self, start: int, stop: int) -> Array:
-        """Read a range; the array is read-only."""
+        """Read a range; the array is read-only.
+
+        Raises
+        ------
+        FileError
+            The file cannot be read, or is not the one any more whose header was read.
+        """
         storage = self.dtype.storage
         size = (stop - start) * storage.itemsize
-        file = _descriptor(self.path)
-        raw = os.pread(file.number, size, self.begin + start * storage.itemsize)
-        if len(raw) < size:
-            raise FileError(f"{self.path} became shorter while it was read")
+        with told(self.path, "be read"):
+            file = _opened(self.path, self.stamp or stamp(os.stat(self.path)), os.getpid())
+            raw = _bytes_at(file.number, size, self.begin + start * storage.itemsize)
+            # After reading: what was read before a change is what the header told of.
+            changed = self.stamp is not None and stamp(os.stat(self.path)) != self.stamp
+        if changed or len(raw) < size:
+            raise FileError(
+                f"{self.path} was changed while it was read, or before more was asked of a result; "
+                "give each writer a file name of its own, and start again"
+            )
         return np.frombuffer(raw, dtype=storage.newbyteorder("<"))
 
     def restore(self, values: Array) -> Any:
@@ -68,7 +97,7 @@ class _Descriptor:
     """A file that stays open for reading while it is remembered."""
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY)
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
 
     def __del__(self) -> None:
         if hasattr(self, "number"):
@@ -76,17 +105,23 @@ class _Descriptor:
 
 
 @functools.lru_cache(maxsize=256)
-def _opened(path: str, inode: int, changed: int, process: int) -> _Descriptor:
+def _opened(path: str, stamp: Stamp, process: int) -> _Descriptor:
+    """An open descriptor of the file that is at the path now, in this process."""
     return _Descriptor(path)
 
 
-def _descriptor(path: str) -> _Descriptor:
-    """An open descriptor of the file that is at the path now, in this process."""
-    try:
-        now = os.stat(path)
-        return _opened(path, now.st_ino, now.st_mtime_ns, os.getpid())
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
+def _bytes_at(number: int, size: int, position: int) -> bytes:
+    """Up to ``size`` bytes from a position on: one read gives at most 2 GB on Linux."""
+    parts = []
+    while size > 0 and (part := os.pread(number, size, position)):
+        parts.append(part)
+        size, position = size - len(part), position + len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def paths(leaves: Iterable[Any]) -> set[str]:
+    """The files that leaves are read from."""
+    return {leaf.path for leaf in (getattr(leaf, "leaf", leaf) for leaf in leaves) if isinstance(leaf, FileLeaf)}
 
 
 def _bfloat16(values: Array) -> Array:
@@ -113,11 +148,14 @@ def read(path: str | Path) -> dict[str, FileLeaf]:
     Raises
     ------
     FileError
-        The file is missing, truncated, or its header does not describe it.
+        The file is missing, no regular file, truncated, or its header does not describe it.
     """
+    if not os.fspath(path):
+        raise FileError("a contribution's path is empty; the current folder is '.'")
     path = Path(path)
-    if path.is_dir():
-        path = _inside(path)
+    with told(path, "be read"):
+        if path.is_dir():
+            path = _inside(path)
     if path.name.endswith(INDEX):
         return _read_sharded(path)
     if path.suffix != ".safetensors":
@@ -137,11 +175,15 @@ def _inside(folder: Path) -> Path:
 
 
 def _read_sharded(path: Path) -> dict[str, FileLeaf]:
-    try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        shards = {str(name): str(file) for name, file in weight_map.items()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FileError(f"{path} is no index of shards (it needs 'weight_map'): {error}") from None
+    number, found = _open_regular(path)
+    with os.fdopen(number, "rb") as stream, told(path, "be read"):
+        raw = stream.read(_LONGEST_HEADER + 1)
+    if len(raw) > _LONGEST_HEADER:
+        raise FileError(f"{path} has {found.st_size} bytes, too many for an index of shards")
+    index = _parsed(path, "is no index of shards", raw)
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
+        raise FileError(f"{path} is no index of shards: it needs 'weight_map', a mapping from tensors to file names")
     opened: dict[str, dict[str, FileLeaf]] = {}
     leaves = {}
     for name, file in shards.items():
@@ -156,47 +198,91 @@ def _read_sharded(path: Path) -> dict[str, FileLeaf]:
 
 
 def _read_file(path: Path) -> dict[str, FileLeaf]:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _LONGEST_HEADER):
-                raise FileError(f"{path} is truncated or no safetensors file: {size} bytes, header of {length}")
-            header = json.loads(stream.read(length))
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{path} has a header that is not JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise FileError(f"{path} has a header that is no mapping")
+    number, found = _open_regular(path)
+    size = found.st_size
+    with os.fdopen(number, "rb") as stream, told(path, "be read"):
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+            raise FileError(f"{path} is truncated or no safetensors file: {size} bytes, header of {length}")
+        raw = stream.read(length)
+    header = _parsed(path, "has a header that cannot be used", raw)
+    header.pop(METADATA, None)
     where = path.absolute()
-    leaves = {
-        name: _leaf(where, name, entry, 8 + length, size) for name, entry in header.items() if name != "__metadata__"
-    }
-    _check_layout(path, leaves)
+    leaves = {name: _leaf(where, name, entry, 8 + length, found) for name, entry in header.items()}
+    _check_layout(path, leaves, 8 + length, size)
     return leaves
 
 
-def _leaf(path: Path, name: str, entry: Any, begin: int, size: int) -> FileLeaf:
+def _open_regular(path: Path) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file. Others are not even opened: a pipe would block, a device may act."""
+    with told(path, "be read"):
+        for look in (False, True):
+            if look:
+                number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            found = os.fstat(number) if look else os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                if look:
+                    os.close(number)
+                raise FileError(f"{path} cannot be read: it is a folder, a pipe, a socket or a device, and no file")
+        return number, found
+
+
+def _parsed(path: Path, complaint: str, raw: bytes) -> dict[str, Any]:
+    """JSON that is a mapping, in UTF-8, no name twice."""
     try:
-        dtype = _NAMES[entry["dtype"]]
-        shape = tuple(int(d) for d in entry["shape"])
-        first, last = (int(o) for o in entry["data_offsets"])
+        found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+    except RecursionError:
+        raise FileError(f"{path} {complaint}: it is nested too deep") from None
+    except ValueError as error:
+        reason = "" if isinstance(error, _Twice) else "it is not JSON: "
+        raise FileError(f"{path} {complaint}: {reason}{error}") from None
+    if not isinstance(found, dict):
+        raise FileError(f"{path} {complaint}: it is no mapping")
+    return found
+
+
+class _Twice(ValueError):
+    """A name that comes twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _Twice(f"{name!r} comes twice")
+            seen.add(name)
+    return made
+
+
+def _leaf(path: Path, name: str, entry: Any, begin: int, found: os.stat_result) -> FileLeaf:
+    try:
+        dtype, shape, (first, last) = _NAMES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        if not isinstance(shape, list) or not all(type(number) is int for number in (*shape, first, last)):
+            raise TypeError
     except (KeyError, TypeError, ValueError):
-        raise FileError(f"{path}: tensor {name!r} has an entry that cannot be used: {entry!r}") from None
+        shown = repr(entry)[:200]
+        raise FileError(f"{path}: tensor {name!r} has an entry that cannot be used: {shown}") from None
     kind = dtypes.of(dtype)
-    expected = math.prod(shape) * kind.storage.itemsize
+    width, size = kind.storage.itemsize, found.st_size
+    # An array of no items may still have too many axes, or axes too long, for there to be one.
+    if len(shape) > _MOST_AXES or math.prod(max(axis, 1) for axis in shape) > sys.maxsize // width:
+        raise FileError(f"{path}: tensor {name!r} has a shape that no array can have: {repr(shape)[:200]}")
+    expected = math.prod(shape) * width
     if first < 0 or min(shape, default=0) < 0 or last - first != expected:
-        raise FileError(f"{path}: tensor {name!r} {dtype}{list(shape)} needs {expected} bytes, has {last - first}")
+        raise FileError(f"{path}: tensor {name!r} {dtype}{shape} needs {expected} bytes, has {last - first}")
     if begin + last > size:
         raise FileError(f"{path} is truncated: tensor {name!r} ends at byte {begin + last} of {size}")
-    return FileLeaf(str(path), begin + first, shape, kind)
+    return FileLeaf(str(path), begin + first, tuple(shape), kind, stamp(found))
 
 
-def _check_layout(path: Path, leaves: dict[str, FileLeaf]) -> None:
+def _check_layout(path: Path, leaves: dict[str, FileLeaf], begin: int, size: int) -> None:
+    """Tensors fill the file from the header to the end, as the format has it: no byte is two tensors', or none's."""
     spans = sorted((f.begin, f.begin + math.prod(f.shape) * f.dtype.storage.itemsize, n) for n, f in leaves.items())
-    for (_, end, first), (begin, _, second) in itertools.pairwise(spans):
-        if begin < end:
+    everything = [(0, begin, "the header"), *spans, (size, size, "the end")]
+    for (_, end, first), (start, _, second) in itertools.pairwise(everything):
+        if start < end:
             raise FileError(f"{path}: tensors {first!r} and {second!r} overlap")
+        if start > end:
+            raise FileError(f"{path}: {start - end} bytes between {first!r} and {second!r} are no tensor's")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pluribus.core import dtypes, kernels, leaves, passes, tallies, weights
 from pluribus.core.contributions import Contributions, TensorSpec, gather
 from pluribus.core.dtypes import DType

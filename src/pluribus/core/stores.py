@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import struct
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pluribus.core import checkpoints
+from pluribus.core import checkpoints, files
 from pluribus.core.contributions import Block, Contributions, TensorSpec
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import FileError
@@ -64,6 +63,10 @@ class FileStore:
     path: str
     begins: tuple[int, ...]
     specs: tuple[TensorSpec, ...]
+    aside: files.Aside | None = None  # where the file was begun; it does not travel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "aside": None}
 
     def place(self, block: Block) -> None:
         """None: ranges of a file are written."""
@@ -74,7 +77,7 @@ class FileStore:
         width = items.dtype.itemsize
         raw = np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8)
         position = self.begins[block.tensor] + block.start * width
-        with open(self.path, "r+b", buffering=0) as file:
+        with files.told(self.path, "be written"), open(self.path, "r+b", buffering=0) as file:
             while raw.size:
                 done = os.pwrite(file.fileno(), raw.data, position)
                 raw, position = raw[done:], position + done
@@ -82,25 +85,23 @@ class FileStore:
     @property
     def arrays(self) -> list[checkpoints.FileLeaf]:
         """Leaves of the temporary file; see `finished`."""
-        return [
-            checkpoints.FileLeaf(self.path, begin, spec.shape, spec.dtype)
-            for begin, spec in zip(self.begins, self.specs, strict=True)
-        ]
+        return self._leaves(self.path, None)
 
-    def finished(self, path: Path) -> list[checkpoints.FileLeaf]:
+    def finished(self) -> list[checkpoints.FileLeaf]:
         """Flush, rename, and give the leaves of the file under its own name."""
-        with open(self.path, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(self.path, path)
+        assert self.aside is not None
+        target = self.aside.target
+        with files.told(target, "be written"):
+            with open(self.path, "r+b") as file:
+                os.fsync(file.fileno())
+            self.aside.replace()
+            return self._leaves(str(target), checkpoints.stamp(os.stat(target)))
+
+    def _leaves(self, path: str, stamp: checkpoints.Stamp | None) -> list[checkpoints.FileLeaf]:
         return [
-            checkpoints.FileLeaf(str(path.absolute()), begin, spec.shape, spec.dtype)
+            checkpoints.FileLeaf(path, begin, spec.shape, spec.dtype, stamp)
             for begin, spec in zip(self.begins, self.specs, strict=True)
         ]
-
-    def discard(self) -> None:
-        """Remove the temporary file, if it is still there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
 
 
 def in_memory(data: Contributions) -> MemoryStore:
@@ -108,20 +109,48 @@ def in_memory(data: Contributions) -> MemoryStore:
     return MemoryStore(data.allocate())
 
 
-def in_file(data: Contributions, path: Path) -> FileStore:
-    """A file of the right length beside ``path``, whose data are still zeros.
+def target_of(data: Contributions, path: Path) -> Path:
+    """The file that a result goes to: a path, with symbolic links followed.
 
     Raises
     ------
     FileError
-        The folder does not exist or cannot be written, the path is a folder, or a tensor has no name.
+        The path is a folder, a device or a pipe, or one of the files that are combined, which are read again when more
+        is asked of the result; or a tensor has no name, or one that a file cannot hold.
     """
-    if path.is_dir() or path.suffix != ".safetensors":
+    if path.suffix != ".safetensors":
         raise FileError(f"out must be the path of a .safetensors file, not {path}")
+    target = files.target_of(path)
+    for spec in data.specs:
+        _check_name(spec.name)
+    with files.told(path, "be written"):
+        if not target.exists():
+            return target
+        there = os.stat(target)
+    for label, row in zip(data.labels, data.rows, strict=True):
+        for read in checkpoints.paths(row):
+            with files.told(read, "be read"):
+                same = os.path.samestat(there, os.stat(read))
+            if same:
+                raise FileError(f"out={str(path)!r} is {read}, which {label} is read from; give another name")
+    return target
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise FileError("a file needs named tensors: give contributions as mappings of names to arrays")
+    if name == checkpoints.METADATA:
+        raise FileError(f"a file cannot hold a tensor named {name!r}: the format keeps that name; rename the tensor")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise FileError(f"a file cannot hold a tensor named {name!r}, which is no UTF-8; rename the tensor") from None
+
+
+def _begun(data: Contributions, aside: files.Aside) -> FileStore:
+    """A file of the right length, whose data are still zeros."""
     header, begins, end = {}, [], 0
     for spec in data.specs:
-        if not spec.name:
-            raise FileError("a file needs named tensors: give contributions as mappings of names to arrays")
         size = spec.size * spec.dtype.storage.itemsize
         header[spec.name] = {
             "dtype": checkpoints.code(spec.dtype), "shape": list(spec.shape), "data_offsets": [end, end + size]
@@ -131,14 +160,10 @@ def in_file(data: Contributions, path: Path) -> FileStore:
     raw = json.dumps(header, ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)
     base = 8 + len(raw)
-    try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        with os.fdopen(number, "wb") as file:
-            file.write(struct.pack("<Q", len(raw)) + raw)
-            file.truncate(base + end)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
-    return FileStore(name, tuple(base + begin for begin in begins), data.specs)
+    with files.told(aside.target, "be written"), aside.path.open("r+b") as file:
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        file.truncate(base + end)
+    return FileStore(str(aside.path.absolute()), tuple(base + begin for begin in begins), data.specs, aside)
 
 
 @contextlib.contextmanager
@@ -149,16 +174,13 @@ def opened(data: Contributions, out: Path | None, count: int) -> Iterator[list[S
         return
     if count != 1:
         raise FileError(f"out is one file, and this gives {count} results")
-    made = in_file(data, out)
-    try:
-        yield [made]
-    finally:
-        made.discard()
+    with files.aside(target_of(data, out)) as aside:
+        yield [_begun(data, aside)]
 
 
 def finished(made: Sequence[Store], out: Path | None) -> list[Result]:
     """The results, whole; a file under its own name."""
-    return [store.finished(out) if out and isinstance(store, FileStore) else store.arrays for store in made]
+    return [store.finished() if out and isinstance(store, FileStore) else store.arrays for store in made]
 
 
 def save(data: Contributions, result: Result, out: Path) -> Result:

@@ -51,7 +51,8 @@ class Tally:
 
     def agree(self, place: slice, items: Array) -> None:
         """Note where counters or masks are what they were in the first contribution."""
-        assert self.first is not None and self.agreed is not None
+        assert self.first is not None
+        assert self.agreed is not None
         common = np.result_type(self.first, items)
         if common != self.first.dtype:
             self.first = self.first.astype(common)
@@ -72,7 +73,8 @@ class Tally:
                 sums = self.raised(exponent) + other.raised(exponent)
         made = replace(self, sums=sums, exponent=exponent)
         if self.first is not None and self.agreed is not None:
-            assert other.first is not None and other.agreed is not None
+            assert other.first is not None
+            assert other.agreed is not None
             made.agreed = self.agreed & other.agreed & (self.first == other.first)
             made.first = self.first.astype(np.result_type(self.first, other.first))
         return made
