@@ -75,11 +75,17 @@ class Place:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.fixture(params=["cpu", "elsewhere", "cuda"])
+PLACES = ["cpu", "elsewhere", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device; where there is one all of this runs on it too")
+def test_there_is_a_device():
+    assert "cuda" in PLACES
+
+
+@pytest.fixture(params=PLACES)
 def place(request, monkeypatch):
     """The CPU; the CPU by the code of other devices (large tiles, torch's products); a CUDA device."""
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     if request.param == "elsewhere":
         monkeypatch.setattr(kernels, "_on_cpu", lambda tensor: False)
         monkeypatch.setattr(Tensors, "_on_cpu", False)
@@ -253,6 +259,26 @@ def test_any_layout_and_no_gradients(place):
     assert all(map(torch.equal, given, before)), "contributions are never written"
     turned = [place.put(x).to(torch.complex64).conj() for x in images]
     place.same(rules.Median()(turned, engine=place.engine).value.real.contiguous(), expected)
+
+
+def test_a_range_of_a_tensor_that_is_not_contiguous():
+    wide = torch.arange(3 * 50_000.0).reshape(50_000, 3).t()
+    boxed = torch.arange(5 * 6 * 700.0).reshape(700, 6, 5).permute(2, 1, 0)
+    for tensor in (wide, boxed, boxed[::2], wide[:, 1::2]):
+        leaf, flat = TensorLeaf.of(tensor), tensor.reshape(-1)
+        size = len(flat)
+        for start, stop in (
+            (0, size),
+            (0, 1),
+            (5, 5),
+            (size - 3, size),
+            (size // 3 - 2, size // 3 + 2),
+            (7, size // 2),
+        ):
+            assert torch.equal(leaf.slice(start, stop), flat[start:stop])
+            assert np.array_equal(leaf.items(start, stop), flat[start:stop].numpy())
+            whole = leaf.slice(start, stop).untyped_storage().nbytes()
+            assert whole <= 4 * 2 * (stop - start) or whole == tensor.untyped_storage().nbytes(), "a part, or a view"
 
 
 def test_a_state_dict_comes_out_as_one(place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class NumpyLeaf:
         array = self.array
         if array.flags.c_contiguous or array.ndim < 2:
             return array.reshape(-1)[start:stop]
-        return _read(array, start, stop)
+        return read(array, start, stop, _contiguous, np.concatenate)
 
     def restore(self, values: Array) -> Any:
         """The array itself, or what ``wrap`` makes of it."""
@@ -105,19 +106,27 @@ class Range:
         return Range(self.leaf.hollow(), self.start, self.stop)
 
 
-def _read(array: Array, start: int, stop: int) -> Array:
-    """Items of an array that is not contiguous: whole rows where the range is longer than a row, else parts of two."""
-    if array.flags.c_contiguous or array.ndim < 2 or start == stop:
+def read(array: Any, start: int, stop: int, contiguous: Callable[[Any], bool], join: Callable[[list[Any]], Any]) -> Any:
+    """Items of an array (or tensor), flattened; not contiguous, what is copied is little more than the range.
+
+    Whole rows where the range is longer than a row, else parts of one or two.
+    """
+    if array.ndim < 2 or contiguous(array):
         return array.reshape(-1)[start:stop]
-    row = array.size // array.shape[0]
+    if start == stop:
+        return array[:0].reshape(-1)
+    row = math.prod(array.shape[1:])
     first, last = start // row, -(-stop // row)
     if last - first == 1:
-        return _read(array[first], start - first * row, stop - first * row)
+        return read(array[first], start - first * row, stop - first * row, contiguous, join)
     if stop - start < row:
-        return np.concatenate(
-            [_read(array[first], start - first * row, row), _read(array[first + 1], 0, stop - row * (first + 1))]
-        )
+        parts = (start - first * row, row), (0, stop - row * (first + 1))
+        return join([read(array[first + k], *part, contiguous, join) for k, part in enumerate(parts)])
     return array[first:last].reshape(-1)[start - first * row : stop - first * row]
+
+
+def _contiguous(array: Array) -> bool:
+    return bool(array.flags.c_contiguous)
 
 
 def device(leaf: Leaf) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pluribus.core import dtypes, kernels
+from pluribus.core import dtypes, kernels, leaves
 from pluribus.core.dtypes import Array, DType
 from pluribus.core.errors import ContributionError
 from pluribus.core.kernels import Kernels, tensors
@@ -72,13 +72,10 @@ class TensorLeaf:
         return self._array.items(start, stop)
 
     def slice(self, start: int, stop: int) -> Tensor:
-        """Stored items as a tensor where it lies: a view, or a copy of just the rows that the range touches."""
+        """Stored items as a tensor where it lies: a view, or a copy of little more than the range."""
         if self._flat is not None:
             return self._flat[start:stop]
-        tensor = self.tensor
-        row = tensor.numel() // len(tensor)
-        first, last = start // row, -(-stop // row)
-        return tensor[first:last].reshape(-1)[start - first * row : stop - first * row]
+        return leaves.read(self.tensor, start, stop, torch.Tensor.is_contiguous, torch.cat)
 
     def restore(self, values: Any) -> Tensor:
         """A tensor on the same device, of items that are a tensor already or a numpy array."""
