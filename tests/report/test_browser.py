@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +62,15 @@ def probe(visit: Open, html: str, **options: Any) -> dict[str, Any]:
 
 def test_a_run_opens_without_a_word_on_the_console(visit: Open) -> None:
     assert visit(render(make_run())).console == []
+
+
+def test_the_page_that_the_command_writes(visit: Open, tmp_path: Path) -> None:
+    options = "--clients 5 --rounds 2 --seeds 1 --rules fedavg,median --attack sign_flip:1 --model softmax --quiet"
+    command = [sys.executable, "-m", "pluribus.cli", "federate", *options.split(), "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    figures = {entry["figure"] for entry in probe(visit, html)["found"] if entry["figure"]}
+    assert {"curves", "labels", "rule0w", "rule0r"} <= figures
 
 
 def test_a_console_error_would_be_seen(visit: Open) -> None:
