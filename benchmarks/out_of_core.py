@@ -3,8 +3,8 @@
     python -m benchmarks.out_of_core --n 20 --gib 2 --limit-gib 1.5 --rules mean median multi_krum
     python -m benchmarks.out_of_core --n 3 --gib 3.73 --limit-gib 1.5 --rules mean          # 3 x 1 B float32
 
-The files are sparse (holes read as zeros, and cost no disk) but for some numbers at the end, which the result is checked
-for. Prints wall and CPU seconds and the peak of resident memory of the process that combined them.
+The files are sparse (holes read as zeros, and cost no disk) but for some numbers at the end, on which the result is
+checked. Prints wall and CPU seconds and the peak of resident memory of the process that combined them.
 """
 
 from __future__ import annotations

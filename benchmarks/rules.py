@@ -1,7 +1,7 @@
 """Rules on the arrays of ResNet-50, beside numpy, flwr and byzfl, and beside the machine's read limit.
 
     python -m benchmarks.rules [--n 10 50] [--json FILE]
-    python -m benchmarks.rules --peer byzfl --python VENV/bin/python      # a peer in a virtual environment of its own
+    python -m benchmarks.rules --python VENV/bin/python      # and the peers in a virtual environment of their own
 
 Prints, for each rule: CPU seconds, wall seconds, peak memory above the inputs in models, and the CPU seconds over the
 time in which this machine reads all inputs once, measured in the same run. Peers are measured on the same arrays, in a
@@ -154,6 +154,47 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+TARGETS = {  # CPU seconds over the read limit at n = 10, compiled and plain; None: no target
+    "mean": (3.0, None),
+    "median": (4.0, 9.0),
+    "trimmed mean": (4.0, 9.0),
+    "krum": (14.0, 14.0),
+}
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    """What was to be reached, and whether it was; ours against every peer in this run."""
+    told = []
+    for row in rows:
+        if "error" in row or not row["side"].startswith("pluribus"):
+            continue
+        compiled = "compiled" in row["side"]
+        target = TARGETS.get(row["rule"], (None, None))[0 if compiled else 1]
+        if row["n"] == 10 and target is not None:
+            reached = "reached" if row["ratio"] <= target else "NOT reached"
+            told.append(f"{row['side']} {row['rule']}: {row['ratio']:.1f} x the read limit, {reached} (<= {target:g})")
+        if row["extra_models"] > 2:
+            told.append(
+                f"{row['side']} {row['rule']} n={row['n']}: NOT reached, {row['extra_models']:.1f} models extra"
+            )
+        for peer in rows:
+            same = "error" not in peer and not peer["side"].startswith("pluribus") and peer["n"] == row["n"]
+            if same and peer["rule"] == row["rule"]:
+                told.append(
+                    f"{row['side']} {row['rule']} n={row['n']}: {peer['ratio'] / row['ratio']:.1f} x as fast as {peer['side']}"
+                )
+    return told
+
+
+def installed(python: str) -> list[str]:
+    """numpy, and the peers that an interpreter can import."""
+    found = ["numpy"]
+    for peer in ("flwr", "byzfl"):
+        if subprocess.run([python, "-c", f"import {peer}"], capture_output=True, check=False).returncode == 0:
+            found.append(peer)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, nargs="+", default=[10, 50], help="numbers of contributors")
@@ -172,10 +213,11 @@ def main() -> None:
     for n in chosen.n:
         for kernels in ("compiled", "plain"):
             rows += elsewhere("pluribus", n, 1, sys.executable, kernels)
-        for peer in chosen.peer or ["numpy"]:
+        for peer in chosen.peer or installed(chosen.python):
             python = sys.executable if peer == "numpy" else chosen.python
             rows += elsewhere(peer, n, chosen.share, python, None)
     print(table(rows))
+    print("\n".join(["", *verdicts(rows)]))
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=1) + "\n")
 
