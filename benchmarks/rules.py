@@ -177,22 +177,22 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
             told.append(
                 f"{row['side']} {row['rule']} n={row['n']}: NOT reached, {row['extra_models']:.1f} models extra"
             )
-        for peer in rows:
-            same = "error" not in peer and not peer["side"].startswith("pluribus") and peer["n"] == row["n"]
-            if same and peer["rule"] == row["rule"]:
-                told.append(
-                    f"{row['side']} {row['rule']} n={row['n']}: {peer['ratio'] / row['ratio']:.1f} x as fast as {peer['side']}"
-                )
+        told += [
+            f"{row['side']} {row['rule']} n={row['n']}: {peer['ratio'] / row['ratio']:.1f} x as fast as {peer['side']}"
+            for peer in rows
+            if "error" not in peer and not peer["side"].startswith("pluribus")
+            if (peer["n"], peer["rule"]) == (row["n"], row["rule"])
+        ]
     return told
 
 
 def installed(python: str) -> list[str]:
     """numpy, and the peers that an interpreter can import."""
-    found = ["numpy"]
-    for peer in ("flwr", "byzfl"):
-        if subprocess.run([python, "-c", f"import {peer}"], capture_output=True, check=False).returncode == 0:
-            found.append(peer)
-    return found
+    return ["numpy", *(peer for peer in ("flwr", "byzfl") if _imports(python, peer))]
+
+
+def _imports(python: str, module: str) -> bool:
+    return subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
 def main() -> None:
