@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 
 import numpy as np
 import pytest
@@ -71,6 +73,10 @@ def test_a_sharded_checkpoint_is_one_contribution(trees, tmp_path):
         ('{"weight_map": {"x": "m-1.safetensors"}}', "holds 'x', and it does not"),
         ("{}", "weight_map"),
         ("[", "no index"),
+        ('{"weight_map": {"x": 3}}', "weight_map"),
+        ('{"weight_map": {"x": "m-1.safetensors", "x": "m-2.safetensors"}}', "'x' comes twice"),
+        ('{"weight_map": ' + "[" * 100_000, "nested too deep|not JSON"),
+        ('{"weight_map": {"x": "a\\u0000"}}', "NUL"),
     ):
         index.write_text(content)
         with pytest.raises(FileError, match=told):
@@ -91,6 +97,12 @@ def write(path, header, data=b""):
     path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
 
 
+def test_axes_up_to_numpys_limit(tmp_path):
+    for axes, data in (([1] * 32, bytes(4)), ([0, 2**31], b"")):
+        write(tmp_path / "w.safetensors", {"w": {"dtype": "F32", "shape": axes, "data_offsets": [0, len(data)]}}, data)
+        assert aggregate([tmp_path / "w.safetensors"]).value["w"].shape == tuple(axes)
+
+
 @pytest.mark.parametrize(
     ("header", "told"),
     [
@@ -106,6 +118,35 @@ def write(path, header, data=b""):
             {n: {"dtype": "F32", "shape": [2], "data_offsets": [k, k + 8]} for n, k in (("v", 0), ("w", 4))},
             "'v' and 'w' overlap",
         ),
+        (
+            {n: {"dtype": "F32", "shape": [1], "data_offsets": [k, k + 4]} for n, k in (("v", 0), ("w", 8))},
+            "4 bytes between 'v' and 'w' are no tensor's",
+        ),
+        ({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, "12 bytes between 'w' and 'the end'"),
+        ({"w": {"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}}, "12 bytes between 'the header' and 'w'"),
+        (b'{"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}, "w": {}}', "'w' comes twice"),
+        (b'{"w": {"dtype": "F32", "dtype": "F64", "shape": [4], "data_offsets": [0, 16]}}', "'dtype' comes twice"),
+        *[
+            (f'{{"w": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode(), told)
+            for shape, offsets, told in (
+                ("[4.0]", "[0, 16]", "entry that cannot be used"),
+                ('["4"]', "[0, 16]", "entry that cannot be used"),
+                ("[true, 4]", "[0, 16]", "entry that cannot be used"),
+                ('"4"', "[0, 16]", "entry that cannot be used"),
+                ("[4]", "[0, 16.0]", "entry that cannot be used"),
+                ("[4]", "[0, Infinity]", "entry that cannot be used"),
+                ("[Infinity]", "[0, 16]", "entry that cannot be used"),
+                ("[NaN]", "[0, 16]", "entry that cannot be used"),
+                ("[4]", "[0, 16, 16]", "entry that cannot be used"),
+                ("[0, 9223372036854775808]", "[0, 0]", "no array can have"),
+                ("[0, 4611686018427387904]", "[0, 0]", "no array can have"),
+                (f"[{'1, ' * 99}4]", "[0, 16]", "no array can have"),
+                (f"[{'9' * 5000}]", "[0, 16]", "not JSON"),
+            )
+        ],
+        (b'{"w": {"dtype": ["F32"], "shape": [4], "data_offsets": [0, 16]}}', "entry that cannot be used"),
+        (b'{"w": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep|cannot be used"),
+        ('{"w": {}}'.encode("utf-16"), "not JSON"),
     ],
 )
 def test_headers_are_not_trusted(tmp_path, header, told):
@@ -134,3 +175,39 @@ def test_a_file_unlike_the_others_is_named(paths, tmp_path):
     save_file({"other": np.ones(1)}, tmp_path / "x.safetensors")
     with pytest.raises(ContributionError, match="contributor 1 lacks"):
         aggregate([paths[0], tmp_path / "x.safetensors"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes and sockets with names are POSIX's")
+def test_only_regular_files_are_opened(paths, tmp_path):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "m.safetensors.index.json").write_text('{"weight_map": {"x": "s.safetensors"}}')
+    os.mkfifo(tmp_path / "shards" / "s.safetensors")
+    (tmp_path / "piped").mkdir()
+    os.mkfifo(tmp_path / "piped" / "m.safetensors.index.json")
+    os.mkfifo(tmp_path / "f.safetensors")
+    (tmp_path / "d.safetensors").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(os.path.relpath(tmp_path / "s.safetensors"))  # a socket's path is short
+        for name in ("f.safetensors", "d.safetensors", "s.safetensors", "shards", "piped"):
+            with pytest.raises(FileError, match=r"cannot be read: it is a folder, a pipe, a socket or a device"):
+                aggregate([paths[0], tmp_path / name])
+
+
+def test_an_empty_path_is_no_folder(paths, monkeypatch):
+    for path in paths[1:]:
+        path.unlink()
+    monkeypatch.chdir(paths[0].parent)
+    assert aggregate(["."]).value["n"] == 7
+    with pytest.raises(FileError, match="path is empty"):
+        aggregate([""])
+
+
+def test_what_may_not_be_read_is_told(paths, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    for call in ("stat", "open"):
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoints.os, call, refuse)
+            with pytest.raises(FileError, match=r"0\.safetensors cannot be read: permission denied; check"):
+                aggregate(paths)

@@ -155,6 +155,31 @@ def test_processes_by_name(trees, paths, tmp_path):
     assert bits(load_file(found.value)) == bits(rules.MultiKrum(f=1)(trees).value)
 
 
+UNGUARDED = """
+import sys
+import pluribus
+print(pluribus.aggregate(sys.argv[2:], engine="processes", out=sys.argv[1]).value)
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "stdin", "text"])
+def test_a_script_without_a_guard_is_told_in_a_sentence(paths, tmp_path, how):
+    script, out = tmp_path / "unguarded.py", tmp_path / "out.safetensors"
+    script.write_text(UNGUARDED)
+    start = {"script": [script], "stdin": ["-"], "text": ["-c", UNGUARDED]}[how]
+    command = [sys.executable, *start, out, *paths[:2]]
+    ran = subprocess.run(command, input=UNGUARDED, capture_output=True, text=True, check=False)
+    if how == "text":  # which workers do not import
+        assert ran.returncode == 0
+        return
+    assert ran.returncode == 1
+    last = ran.stderr.strip().splitlines()[-1]
+    assert "EngineError: worker processes" in last
+    assert {"script": "`if __name__ == '__main__':`", "stdin": "save the script as a file"}[how] in last
+    assert ran.stderr.count("Traceback") == 1, "workers are silent"
+    assert [p.name for p in tmp_path.iterdir()] == ["unguarded.py"]
+
+
 OUT_OF_CORE = """
 import resource, sys
 import pluribus

@@ -61,6 +61,7 @@ class FileStore:
     """A safetensors file under its temporary name. Small, and picklable: any process may write its ranges."""
 
     path: str
+    target: str
     begins: tuple[int, ...]
     specs: tuple[TensorSpec, ...]
     aside: files.Aside | None = None  # where the file was begun; it does not travel
@@ -77,7 +78,7 @@ class FileStore:
         width = items.dtype.itemsize
         raw = np.ascontiguousarray(items).astype(items.dtype.newbyteorder("<"), copy=False).view(np.uint8)
         position = self.begins[block.tensor] + block.start * width
-        with files.told(self.path, "be written"), open(self.path, "r+b", buffering=0) as file:
+        with files.told(self.target, "be written"), open(self.path, "r+b", buffering=0) as file:
             while raw.size:
                 done = os.pwrite(file.fileno(), raw.data, position)
                 raw, position = raw[done:], position + done
@@ -90,12 +91,11 @@ class FileStore:
     def finished(self) -> list[checkpoints.FileLeaf]:
         """Flush, rename, and give the leaves of the file under its own name."""
         assert self.aside is not None
-        target = self.aside.target
-        with files.told(target, "be written"):
+        with files.told(self.target, "be written"):
             with open(self.path, "r+b") as file:
                 os.fsync(file.fileno())
             self.aside.replace()
-            return self._leaves(str(target), checkpoints.stamp(os.stat(target)))
+            return self._leaves(self.target, checkpoints.stamp(os.stat(self.target)))
 
     def _leaves(self, path: str, stamp: checkpoints.Stamp | None) -> list[checkpoints.FileLeaf]:
         return [
@@ -163,7 +163,9 @@ def _begun(data: Contributions, aside: files.Aside) -> FileStore:
     with files.told(aside.target, "be written"), aside.path.open("r+b") as file:
         file.write(struct.pack("<Q", len(raw)) + raw)
         file.truncate(base + end)
-    return FileStore(str(aside.path.absolute()), tuple(base + begin for begin in begins), data.specs, aside)
+    return FileStore(
+        str(aside.path.absolute()), str(aside.target), tuple(base + begin for begin in begins), data.specs, aside
+    )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import multiprocessing.process
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import Any
@@ -46,16 +48,43 @@ class Processes:
 
     def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
         """Yield the results in the order of the spans."""
+        _refuse_within_import()
         left = list(spans)
         for attempt in itertools.count():
             try:
                 with ProcessPoolExecutor(self.slots, multiprocessing.get_context("spawn")) as pool:
+                    ready = pool.submit(_ready)
                     for result in OnExecutor(pool).run(task, common, list(left)):
                         left.pop(0)
                         yield result
                 return
             except BrokenExecutor as error:
+                if ready.exception() is not None:
+                    raise EngineError(f"worker processes ended before they could work: {GUARD}") from None
                 if attempt >= self.retries:
                     raise EngineError(
                         f"worker processes died {attempt + 1} times, {len(left)} spans are left; is memory short?"
                     ) from error
+
+
+GUARD = (
+    "each imports the main script first, so the script must start its own work under "
+    "`if __name__ == '__main__':` (or use engine='threads')"
+)
+
+
+def _ready() -> None:
+    """Runs when a worker has come as far as to work."""
+
+
+def _refuse_within_import() -> None:
+    """End a worker that, as it imports the main script, came to where its parent is; refuse where none can import it.
+
+    The error is the parent's to raise: a worker's own traceback would only bury it.
+    """
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise SystemExit(1)
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is not None and getattr(main, "__spec__", None) is None and not os.path.exists(file):
+        raise EngineError(f"worker processes cannot import {file}: save the script as a file, or use engine='threads'")
