@@ -38,6 +38,14 @@ def test_every_verb_has_help(capsys):
         assert capsys.readouterr().out.startswith("Usage: pluribus ")
 
 
+def test_without_a_verb_there_is_help(capsys):
+    assert main(["--help"]) == 0
+    expected = capsys.readouterr().out
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

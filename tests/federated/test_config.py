@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pluribus.core.errors import FileError
-from pluribus.federated import Config, Layer, SettingError, config, config_file, resolve
+from pluribus.federated import Config, Layer, SettingError, config, config_file, resolve, server
 from pluribus.federated.options import split_list
 
 
@@ -27,6 +27,17 @@ def test_defaults_are_settings():
 
 def test_later_layers_go_first_and_dashes_are_underscores():
     assert made({"rounds": 5, "batch-size": "7"}, {"rounds": "9"}) == made({"rounds": 9, "batch_size": 7})
+
+
+@pytest.mark.parametrize(
+    ("clients", "attack"), [(20, "sign_flip:4:3"), (50, "sign_flip:10:3"), (9, "sign_flip:1:3"), (4, "none")]
+)
+def test_a_fifth_of_the_clients_attacks_unless_given(clients, attack):
+    settings = made({"clients": clients})
+    assert settings.attack == attack
+    assert made({"clients": clients, "attack": "none"}).attack == "none"
+    assert server.parse("multi_krum", config.attackers_of(settings)).least <= max(clients, 5)
+    assert resolve(Layer({"rounds": 2}), base=made({"clients": 30}))[0].attack == "sign_flip:6:3"
 
 
 def test_texts_of_a_command_line_and_values_of_toml_are_the_same():

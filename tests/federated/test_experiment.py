@@ -232,6 +232,8 @@ def test_a_failing_run_is_named_and_the_rest_stays(settings_of, tmp_path, worker
 def test_rules_that_can_never_work_say_so_first(settings_of, tmp_path):
     with pytest.raises(SettingError, match=r"rule 'krum': .* at least 9 participants"):
         run(settings_of(rules="krum", attack="nan:3"), tmp_path / "a")
+    with pytest.raises(SettingError, match=r"; its f is the number of attackers in attack sign_flip:2:1$"):
+        run(settings_of(clients=5, rules="krum", attack="sign_flip:2"), tmp_path / "out")
     with pytest.raises(SettingError, match="rule 'fedlaw' learns on the server's own samples, and proxy is 0"):
         run(settings_of(rules="fedlaw", proxy=0), tmp_path / "a")
     with pytest.raises(SettingError):

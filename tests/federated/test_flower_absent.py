@@ -13,7 +13,7 @@ from pluribus.core.errors import MissingExtraError
 try:
     import pluribus.federated.flower
 except MissingExtraError as error:
-    assert "pip install 'pluribus[flower]'" in str(error), error
+    assert "pip install 'pluribus[flower]' (in a clone: pip install '.[flower]')" in str(error), error
 else:
     raise AssertionError("imported without Flower")
 """

@@ -179,6 +179,16 @@ def test_pre_rules_pile_up(cloud):
     np.testing.assert_allclose(chain(list(cloud)).value, expected, atol=1e-12)
 
 
+def test_a_chain_by_its_text():
+    expected = rules.chain(rules.NNM(f=1), rules.GeometricMedian())
+    assert rules.get("nnm:f=1+geometric_median") == expected
+    assert rules.get("NNM > geometric-median", f=1) == expected
+    assert rules.get("nnm:f=1+krum", f=2) == rules.chain(rules.NNM(f=1), rules.Krum(f=2))
+    assert rules.get("multi_krum:f=1:m=2") == rules.MultiKrum(f=1, m=2)
+    x = list(np.random.default_rng(0).normal(size=(5, 3)))
+    assert np.array_equal(aggregate(x, "nnm+geometric_median", f=1).value, expected(x).value)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -192,7 +202,11 @@ def test_pre_rules_pile_up(cloud):
         (lambda: rules.Clip(float("inf")), "positive number"),
         (lambda: rules.GeometricMedian(iterations=0), "at least 1"),
         (lambda: rules.get("krumm", f=1), "did you mean krum"),
+        (lambda: rules.get("zzz"), "'zzz'; there are mean, median, .* see pluribus catalog"),
+        (lambda: rules.get("fedavg"), "'fedavg'; here it is mean, with the clients' numbers of samples as weights"),
         (lambda: rules.get("krum"), "Krum needs f"),
+        (lambda: rules.get("nnm+median", f=1, g=1), "takes f, not g"),
+        (lambda: rules.get("median+nnm", f=1), "put it last"),
         (lambda: rules.get("krum", g=1), "takes f, not g"),
         (rules.chain, "at least one"),
         (lambda: rules.chain(rules.Mean(), rules.Median()), "put it last"),

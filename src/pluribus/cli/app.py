@@ -37,10 +37,18 @@ class _Verbs(click.Group):
         return command
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(pluribus.__version__, prog_name="pluribus")
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """Many contributions become one result, with weights that are given, measured, learned or defended."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(WRONG)
 
 
 class Terminated(KeyboardInterrupt):

@@ -25,7 +25,8 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
         if setting.type == "bool | None":
             command = click.option(f"{option}/--no-{name}", name, default=None, help=shown)(command)
             continue
-        default = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
+        default = setting.metadata["unsaid"] or setting.default
+        default = ",".join(default) if isinstance(default, tuple) else default
         metavar = setting.metadata["metavar"]
         command = click.option(option, name, metavar=metavar, help=f"{shown}  [{default}]")(command)
     return command

@@ -44,8 +44,13 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"this needs {module.partition('.')[0]}, which is not installed: pip install 'pluribus[{extra}]'"
+            f"this needs {module.partition('.')[0]}, which is not installed: {install(extra)}"
         ) from error
+
+
+def install(extra: str) -> str:
+    """How to get an extra."""
+    return f"pip install 'pluribus[{extra}]' (in a clone: pip install '.[{extra}]')"
 
 
 def listing(items: list[str], most: int = 5) -> str:

@@ -424,31 +424,30 @@ def registered() -> dict[str, type[Rule]]:
 
 
 def get(name: str, /, **parameters: Any) -> Rule:
-    """The rule of that name: ``get("multi_krum", f=2, m=3)``.
+    """The rule of that name: ``get("multi_krum", f=2, m=3)``, or as one text, ``get("nnm:f=1+geometric_median")``.
+
+    The names in a text make a chain; parameters beside it go to each part that takes them and does not say them.
 
     Raises
     ------
     RuleError
         No such rule (the message lists near names), or parameters that it does not take.
     """
-    import difflib
+    from pluribus.core import ruletext
 
-    key = name.strip().lower().replace("-", "_").replace(" ", "_")
-    if key not in _REGISTRY:
-        near = difflib.get_close_matches(key, _REGISTRY, n=3, cutoff=0.5) or sorted(_REGISTRY)
-        raise RuleError(f"no rule is called {name!r}; did you mean {', '.join(near)}?")
-    cls = _REGISTRY[key]
-    known = [f.name for f in fields(cls)]
-    unknown = [p for p in parameters if p not in known]
-    if unknown:
-        raise RuleError(f"{cls.__name__} takes {', '.join(known) or 'no parameters'}, not {', '.join(unknown)}")
-    try:
-        return cls(**parameters)
-    except (TypeError, OverflowError, ValueError) as error:
-        lacking = [f.name for f in fields(cls) if f.name not in parameters and f.default is f.default_factory]
-        if isinstance(error, RuleError) or not lacking:
-            raise RuleError(f"{cls.__name__}: {error}") from None
-        raise RuleError(f"{cls.__name__} needs {', '.join(lacking)}, as in {key!r}, {lacking[0]}=...") from None
+    parts = ruletext.split(name)
+    for key, _ in parts:
+        if key not in _REGISTRY:
+            raise ruletext.unknown(key, _REGISTRY)
+    legal = {f.name for key, _ in parts for f in fields(_REGISTRY[key])}
+    label = _REGISTRY[parts[0][0]].__name__ if len(parts) == 1 else name
+    ruletext.check_options(label, parameters, sorted(legal))
+    made = []
+    for key, options in parts:
+        cls = _REGISTRY[key]
+        own = {f.name: parameters[f.name] for f in fields(cls) if f.name in parameters}
+        made.append(ruletext.build(cls, own | options, cls.__name__))
+    return made[0] if len(made) == 1 else chain(*made)
 
 
 def expect_gram(relation: Relation | None) -> Gram:

@@ -36,8 +36,9 @@ class Layer:
     folder: Path = Path()  # relative paths start here
 
 
-def _setting(default: Any, metavar: str, help: str, read: options.Reader) -> Any:
-    return field(default=default, metadata={"metavar": metavar, "help": help, "read": read})
+def _setting(default: Any, metavar: str, help: str, read: options.Reader, unsaid: str | None = None) -> Any:
+    """``unsaid`` words a default that depends on other settings."""
+    return field(default=default, metadata={"metavar": metavar, "help": help, "read": read, "unsaid": unsaid})
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Config:
         "none|KIND:COUNT[:STRENGTH]",
         "clients that attack: sign_flip, alie, ipm, gaussian, label_flip or nan, e.g. sign_flip:4",
         options.text,
+        "sign_flip:4:3 of 20 clients; a fifth of others, and none of fewer than 5",
     )
     label_noise: str = _setting("none", "none|COUNT:FRACTION", "clients with wrong labels, e.g. 3:0.7", options.text)
     proxy: int = _setting(
@@ -152,6 +154,9 @@ def resolve(*layers: Layer, base: Config | None = None) -> tuple[Config, tuple[s
         if "data" in fresh and values["data"] not in BUILT_IN:
             values["data"] = os.path.abspath(layer.folder / Path(values["data"]).expanduser())
     config = Config(**values)
+    if "attack" not in values:
+        fifth = config.clients // 5
+        config = dataclasses.replace(config, attack=f"sign_flip:{fifth}:3" if fifth else "none")
     if config.standardize is None:
         config = dataclasses.replace(config, standardize=config.data not in BUILT_IN)
     config = _canonical(config, names)

@@ -105,7 +105,7 @@ def run(
         _refuse(out, found, binding, resume)
     setups = {seed: build(settings, dataset, seed) for seed in settings.all_seeds}
     rules = {text: server.parse(text, attackers=config.attackers_of(settings)) for text in settings.rules}
-    _try_rules(rules, setups[settings.seed])
+    _try_rules(rules, setups[settings.seed], settings)
     out.mkdir(parents=True, exist_ok=True)
     with folder.locked(out):
         folder.open_for(out, binding)
@@ -210,14 +210,16 @@ def _clear(tasks: list[Task], keep: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _try_rules(rules: Mapping[str, Any], setup: Setup) -> None:
+def _try_rules(rules: Mapping[str, Any], setup: Setup, settings: Config) -> None:
     """Let every rule look at the federation, so that one that can never work says so before the first round."""
     params = setup.model.init(0)
     for text, rule in rules.items():
         try:
             rule.init(params, len(setup.clients))
         except PluribusError as error:
-            raise SettingError(f"rule {text!r}: {error}") from None
+            told = settings.attack != "none" and ":f=" not in text and ":f=" in rule.name
+            why = f"; its f is the number of attackers in attack {settings.attack}" if told else ""
+            raise SettingError(f"rule {text!r}: {error}{why}") from None
         if setup.proxy is None and config.rule_kind(text) in (config.LEARNED, config.FINE_TUNING):
             raise SettingError(f"rule {text!r} learns on the server's own samples, and proxy is 0; give it some")
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pluribus.core.errors import MissingExtraError, RuleError
+from pluribus.core.errors import MissingExtraError, RuleError, install
 from pluribus.core.kernels import plain
 from pluribus.core.kernels.tiles import Floats
 
@@ -80,9 +80,7 @@ def select(n_values: int) -> Kernels:
         return plain
     kernels = _compiled()
     if kernels is None and wanted == "compiled":
-        raise MissingExtraError(
-            "PLURIBUS_KERNELS=compiled needs numba, which cannot be imported: pip install 'pluribus[fast]'"
-        )
+        raise MissingExtraError(f"PLURIBUS_KERNELS=compiled needs numba, which cannot be imported: {install('fast')}")
     return kernels or plain
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from pluribus.core import weights
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
+from pluribus.core.ruletext import default_of
 from pluribus.federated.server.admission import POLICIES, admit, label, not_finite
 from pluribus.federated.server.base import Array, Round, State, Tree, spread
 from pluribus.rules import Mean
@@ -206,11 +207,6 @@ def told(key: str, rule: Any, leave_out: Sequence[str] = ()) -> str:
     """``key:name=value:...`` with the fields of a rule that differ from their defaults."""
     shown = (f for f in fields(rule) if f.name not in leave_out and getattr(rule, f.name) != default_of(f))
     return ":".join([key, *(f"{f.name}={getattr(rule, f.name)}" for f in shown)])
-
-
-def default_of(which: Field[Any]) -> Any:
-    """A field's default, or `dataclasses.MISSING`."""
-    return which.default if which.default_factory is MISSING else which.default_factory()
 
 
 # --- the registry ---------------------------------------------------------------------------------------------------
