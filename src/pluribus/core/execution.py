@@ -104,6 +104,8 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
         raise RuleError("an engine of other processes writes its result to a file: give out='result.safetensors'")
     if engine is None or isinstance(engine, engines.Torch):
         data = data.within(medium.choose(data, asked=engine is not None))
+    if options.out is not None:
+        stores.target_of(data, options.out)  # before there is anything to lose
     active = Active(data, rows, integers=options.integers, engine=engine, out=options.out)
     left_out: dict[str, str] = {}
     while True:
@@ -134,7 +136,7 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     pre, last = steps(rule)
     if isinstance(last, (CompositeRule, PointRule)):
         return _in_memory(last, active, shares)
-    relation = relate(needed(pre, last), active)
+    relation = relate(needed(pre, last), active, *pre, last)
     if isinstance(last, WeightRule):
         coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
         results = passes.weighted_sums(active, np.atleast_2d(coefficients))
@@ -168,8 +170,11 @@ def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
     return max(asked, key=list(Reads).index, default=Reads.NOTHING)
 
 
-def relate(reads: Reads, active: Active) -> Relation | None:
-    """Compute the statistic, and no more than it."""
+def relate(reads: Reads, active: Active, *rules: Rule) -> Relation | None:
+    """Compute the statistic, and no more than it, for rules that will read it.
+
+    If all of them declare the law of scale they decide alike on rows in another unit, and may be given one.
+    """
     counters = [spec.label for spec in active.data.specs if spec.dtype.discrete and spec.size]
     if reads is not Reads.NOTHING and counters and not active.data.coordinates:
         raise ContributionError(
@@ -177,10 +182,15 @@ def relate(reads: Reads, active: Active) -> Relation | None:
             "masks, which take no part in distances; convert what is measured to floats"
         )
     if reads is Reads.NORMS:
-        return passes.norms(active)
+        return passes.norms(active, scaled=any_unit(*rules))
     if reads is Reads.GRAM:
-        return passes.gram(active)
+        return passes.gram(active, scaled=any_unit(*rules))
     return None
+
+
+def any_unit(*rules: Rule) -> bool:
+    """Whether what rules decide does not depend on the unit of the rows: all that read these say that it does not."""
+    return all("scale" in rule.laws for rule in rules if rule.reads in (Reads.NORMS, Reads.GRAM))
 
 
 def coefficients_of(
@@ -233,12 +243,12 @@ def counted(rule: Rule, outcome: Outcome) -> Array:
     return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
 
 
-def squared_distances(rule: Rule, active: Active, arrays: Result) -> Array:
-    """Squared distances of the active contributors to a result, shape (n,), in the space that a rule works in."""
+def distances(rule: Rule, active: Active, arrays: Result) -> Array:
+    """Distances of the active contributors to a result, shape (n,), in the space that a rule works in."""
     last = steps(rule)[1]
     if isinstance(last, PointRule):
-        return points.squared_distances(active, last, arrays)
-    return passes.squared_distances_to(active, arrays)
+        return np.asarray(np.sqrt(points.squared_distances(active, last, arrays)))
+    return passes.distances_to(active, arrays)
 
 
 @contextmanager
@@ -260,7 +270,8 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     linear = isinstance(last, WeightRule) and not active.data.incomplete
     relation: Gram | None = None
     if linear:
-        relation = outcome.relation if isinstance(outcome.relation, Gram) else passes.gram(active)
+        unit = any_unit(*pre, last)
+        relation = outcome.relation if isinstance(outcome.relation, Gram) else passes.gram(active, scaled=unit)
     moved = np.full(len(active.rows), np.nan)
     for k in range(len(active.rows)):
         rest = np.delete(shares, k)
@@ -273,7 +284,8 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
                 rows = len(active.all_rows) - 1
                 without = coefficients_of(pre, last, read, weights.normalise(rest), rows)
                 assert outcome.coefficients is not None
-                moved[k] = np.sqrt(relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0)))
+                gap = relation.squared_gap(outcome.coefficients - np.insert(without, k, 0.0))
+                moved[k] = np.sqrt(gap) * relation.scale
             else:
                 moved[k] = _distance(rule, outcome, execute(rule, active.without(k), weights.normalise(rest)))
         except RuleError:  # the rest is too few, or has no answer
@@ -284,7 +296,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
 def as_read(reads: Reads, relation: Gram) -> Relation | None:
     """What a rule reads, taken from a Gram relation that is there already."""
     if reads is Reads.NORMS:
-        return Norms(relation.squared_norms, relation.n, relation.extras, relation.labels)
+        return Norms(relation.squared_norms, relation.n, relation.extras, relation.labels, relation.scale)
     return relation if reads is Reads.GRAM else None
 
 
@@ -292,7 +304,7 @@ def _distance(rule: Rule, one: Outcome, other: Outcome) -> float:
     as_contribution = other.active.data.rebuild(other.results[0])
     data = one.active.data.with_extras({"without": as_contribution})
     active = replace(one.active, data=data, rows=(len(data.rows) - 1,))
-    return float(np.sqrt(squared_distances(rule, active, one.results[0])[0]))
+    return float(distances(rule, active, one.results[0])[0])
 
 
 def _padded(coefficients: Array, rows: int) -> Array:

@@ -30,29 +30,30 @@ class Reads(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """Squared norms of the rows: n contributions, then the extra rows."""
+    """Squared norms of the rows divided by ``scale``: n contributions, then the extra rows; see `Gram`."""
 
     squared_norms: Array
     n: int
     extras: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    scale: float = 1.0
 
     def without(self, position: int) -> Norms:
         """The same without one contribution."""
         keep = _all_but(len(self.squared_norms), position)
-        return Norms(self.squared_norms[keep], self.n - 1, self.extras, _picked(self.labels, keep))
+        return Norms(self.squared_norms[keep], self.n - 1, self.extras, _picked(self.labels, keep), self.scale)
 
     def mixed(self, mixing: Array) -> Norms:
         """Norms of M X for an M with one entry a row (clipping, selection): all that norms can follow."""
         if (np.count_nonzero(mixing, axis=1) > 1).any():
             raise ValueError("norms follow mixings with one entry a row only; read the Gram matrix")
         squares = (mixing**2) @ self.squared_norms
-        return Norms(squares, len(mixing) - len(self.extras), self.extras, _made(self.labels, mixing))
+        return Norms(squares, len(mixing) - len(self.extras), self.extras, _made(self.labels, mixing), self.scale)
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """Gram matrix and squared distances of the rows, float64: n contributions, then the extra rows.
+    """Gram matrix and squared distances of the rows divided by ``scale``, float64: n contributions, then extra rows.
 
     Attributes
     ----------
@@ -63,6 +64,10 @@ class Gram:
         G_ii + G_jj - 2 G_ij would cancel.
     n, extras, labels
         Number of contributions; names of the extra rows; name of every row.
+    scale
+        A power of two, 1 unless the rows are so long or so short (beyond 1e60) that squares, and what is made of them,
+        would leave the range of float64. Rules that declare the law of scale see a relation with a scale, and must
+        multiply lengths by it where they compare them with a parameter that has a unit; other rules see none.
     """
 
     gram: Array
@@ -70,16 +75,17 @@ class Gram:
     n: int
     extras: tuple[str, ...] = ()
     labels: tuple[str, ...] = field(default=(), repr=False)
+    scale: float = 1.0
 
     @property
     def squared_norms(self) -> Array:
-        """|x_i|^2, shape (m,)."""
+        """|x_i / scale|^2, shape (m,)."""
         return np.diag(self.gram)
 
     @property
     def distances(self) -> Array:
-        """Plain distances, shape (m, m)."""
-        return np.sqrt(self.squared_distances)
+        """Plain distances |x_i - x_j|, shape (m, m)."""
+        return np.asarray(np.sqrt(self.squared_distances) * self.scale)
 
     @property
     def cosines(self) -> Array:
@@ -89,7 +95,7 @@ class Gram:
         return np.asarray(np.clip(self.gram / safe[:, None] / safe[None, :], -1.0, 1.0))
 
     def squared_gap(self, difference: Array) -> float:
-        """|v'X|^2 for coefficients v over the rows.
+        """|v'X|^2 for coefficients v over the rows X (divided by ``scale``).
 
         Through D when v sums to zero (a difference of two averages), where G would cancel; else through G.
         """
@@ -109,6 +115,10 @@ class Gram:
             values = self.squared_norms - 2 * product + coefficients @ product
         return np.maximum(values, 0.0)
 
+    def distances_to(self, coefficients: Array) -> Array:
+        """Plain distances |x_i - w'X| of every row i, shape (m,), for coefficients w over the rows."""
+        return np.asarray(np.sqrt(self.squared_distances_to(coefficients)) * self.scale)
+
     def centred(self, coefficients: Array) -> Array:
         """Inner products of the rows less w'X, shape (m, m), for coefficients w over the rows of sum one; through D."""
         towards = self.squared_distances @ coefficients
@@ -125,7 +135,7 @@ class Gram:
         else:
             distances = gram_distances(gram)
         n = len(mixing) - len(self.extras)
-        return Gram(_symmetric(gram), _clean(distances), n, self.extras, _made(self.labels, mixing))
+        return Gram(_symmetric(gram), _clean(distances), n, self.extras, _made(self.labels, mixing), self.scale)
 
     def without(self, position: int) -> Gram:
         """The relation of all rows but one contribution."""
@@ -137,6 +147,7 @@ class Gram:
             self.n - 1,
             self.extras,
             _picked(self.labels, keep),
+            self.scale,
         )
 
     def spread_out(self, rows: Sequence[int], n: int, labels: tuple[str, ...]) -> Gram:
@@ -146,7 +157,7 @@ class Gram:
         window = np.ix_(places, places)
         gram, distances = np.full((size, size), np.nan), np.full((size, size), np.nan)
         gram[window], distances[window] = self.gram, self.squared_distances
-        return Gram(gram, distances, n, self.extras, labels)
+        return Gram(gram, distances, n, self.extras, labels, self.scale)
 
 
 Relation = Norms | Gram

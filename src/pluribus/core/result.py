@@ -93,7 +93,7 @@ class Aggregate:
             return found.spread_out(active.rows, self.n, active.data.labels)
         squares = np.full(self.n + len(found.extras), np.nan)
         squares[list(active.all_rows)] = found.squared_norms
-        return Norms(squares, self.n, found.extras, active.data.labels)
+        return Norms(squares, self.n, found.extras, active.data.labels, found.scale)
 
     @cached_property
     def gram(self) -> Gram:
@@ -124,19 +124,21 @@ class Aggregate:
         outcome = self._needed("distances")
         rows = list(outcome.active.rows)
         if isinstance(outcome.relation, Gram) and outcome.coefficients is not None and outcome.coefficients.ndim == 1:
-            squares = outcome.relation.squared_distances_to(outcome.coefficients)[: len(rows)]
+            found = outcome.relation.distances_to(outcome.coefficients)[: len(rows)]
         else:
             with execution.telling(outcome.active):
-                squares = execution.squared_distances(self.rule, outcome.active, outcome.results[0])
+                found = execution.distances(self.rule, outcome.active, outcome.results[0])
         full = np.full(self.n, np.nan)
-        full[rows] = np.sqrt(squares)
+        full[rows] = found
         return full
 
     @property
     def dispersion(self) -> float:
         """Root of the mean squared distance of the contributors to the result, under the given weights."""
         counted = self.given > 0
-        return float(np.sqrt(self.given[counted] @ self.distances[counted] ** 2))
+        distances = self.distances[counted]
+        unit = passes.unit_of(float(distances.max()))
+        return float(np.sqrt(self.given[counted] @ (distances / unit) ** 2) * unit)
 
     def influence(self) -> Array:
         """How far the result moves when each contributor is left out: Euclidean distances, shape (n,).

@@ -269,4 +269,5 @@ def _relate(history: History, updates: Sequence[Tree], present: NDArray[np.int64
     except NonFiniteError:  # nobody sent anything that has distances
         return
     window = np.ix_(present, present)
-    history.gram[window], history.squared_distances[window] = relation.gram, relation.squared_distances
+    for kept, found in ((history.gram, relation.gram), (history.squared_distances, relation.squared_distances)):
+        kept[window] = found * relation.scale * relation.scale

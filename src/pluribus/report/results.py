@@ -69,7 +69,7 @@ def _report(aggregate: Aggregate, gram: Gram | None, *, influence: FloatArray | 
 
 def _relation(aggregate: Aggregate, gram: Gram) -> Relation:
     names = gram.labels if len(gram.labels) == len(gram.gram) else (*aggregate.labels, *gram.extras)
-    return Relation(np.asarray(gram.squared_distances), tuple(map(_plain, names)))
+    return Relation(np.asarray(gram.squared_distances * gram.scale * gram.scale), tuple(map(_plain, names)))
 
 
 def _plain(label: str) -> str:

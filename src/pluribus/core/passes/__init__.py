@@ -8,7 +8,8 @@ groups (`GRAM_GROUP`) and in order. So neither threads, nor tiles, nor the engin
 Blocks are numpy arrays or torch tensors, as the contributions' medium has it (`pluribus.core.medium`).
 
 `active` holds who takes part, `running` how a task goes over blocks; then what passes do: `deciding` (norms, Gram
-matrix), `combining` (weighted sums, rules of coordinates) and `measuring` (distances to a result, what counted).
+matrix; `scaling` gives very long and very short rows a unit), `combining` (weighted sums, rules of coordinates) and
+`measuring` (distances to a result, what counted).
 """
 
 from pluribus.core.passes.active import (
@@ -23,9 +24,10 @@ from pluribus.core.passes.active import (
     scan,
 )
 from pluribus.core.passes.combining import coordinatewise, stored, weighted_sums
-from pluribus.core.passes.deciding import gram, norms, over_blocks
-from pluribus.core.passes.measuring import coordinate_shares, squared_distances_to, tied_shares
+from pluribus.core.passes.deciding import gram, largest, norms, over_blocks
+from pluribus.core.passes.measuring import coordinate_shares, distances_to, tied_shares
 from pluribus.core.passes.running import run, single_blas
+from pluribus.core.passes.scaling import unit_of
 
 __all__ = [
     "Active",
@@ -37,15 +39,17 @@ __all__ = [
     "by_kernel",
     "coordinate_shares",
     "coordinatewise",
+    "distances_to",
     "gram",
+    "largest",
     "norms",
     "outside",
     "over_blocks",
     "run",
     "scan",
     "single_blas",
-    "squared_distances_to",
     "stored",
     "tied_shares",
+    "unit_of",
     "weighted_sums",
 ]

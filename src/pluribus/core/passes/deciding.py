@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,45 +14,93 @@ from pluribus.core.dtypes import Array
 from pluribus.core.medium import NUMPY
 from pluribus.core.passes.active import Active, all_there, check_finite, row_labels, views_of
 from pluribus.core.passes.running import here, summed
+from pluribus.core.passes.scaling import SHORT, divided, ordinary, refuse_short, unit_of
 
 GRAM_ITEMS = NUMPY.gram_items
 LARGEST = np.finfo(np.float64).max / 1e8  # squares up to this may be added and multiplied by weights
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 
-def norms(active: Active) -> relations.Norms:
-    """Squared norms of the active rows; raises `Tainted`."""
+def norms(active: Active, *, scaled: bool = True) -> relations.Norms:
+    """Squared norms of the active rows; raises `Tainted`. ``scaled``: as in `gram`."""
     all_there(active, "norms")
-    total = summed(active, _block_norms, None, np.zeros(len(active.all_rows)))
+    total = summed(active, _block_norms, 1.0, np.zeros(len(active.all_rows)))
     check_finite(active, total)
-    return relations.Norms(total, len(active.rows), active.data.extras, row_labels(active))
+    scale = _unit(active, total, scaled)
+    if scale != 1.0:
+        total = summed(active, _block_norms, scale, np.zeros(len(active.all_rows)))
+    if scaled:
+        scale, (total,) = ordinary(scale, total)
+    return relations.Norms(total, len(active.rows), active.data.extras, row_labels(active), scale)
 
 
-def gram(active: Active) -> relations.Gram:
-    """Gram matrix and distances of the active rows; raises `Tainted`."""
+def gram(active: Active, *, scaled: bool = True) -> relations.Gram:
+    """Gram matrix and distances of the active rows; raises `Tainted`.
+
+    ``scaled``: rows whose squares, or products of these, would leave the range of float64 are measured in a unit of
+    their own (`relations.Gram.scale`), by powers of two, which changes no digit of ordinary rows. Otherwise they are
+    refused where nothing would be left of them.
+    """
     all_there(active, "the Gram matrix")
     size = len(active.all_rows)
-    matrix = summed(active, _block_gram, None, np.zeros((size, size)))
+    matrix = summed(active, _block_gram, 1.0, np.zeros((size, size)))
     check_finite(active, np.where(np.diag(matrix) > LARGEST, np.inf, np.diag(matrix)))
-    distances = _measured(active, matrix)
-    return relations.Gram(matrix, distances, len(active.rows), active.data.extras, row_labels(active))
+    scale = _unit(active, np.diag(matrix), scaled)
+    if scale != 1.0:
+        matrix = summed(active, _block_gram, scale, np.zeros((size, size)))
+    distances = _measured(active, matrix, scale)
+    if scaled:
+        scale, (matrix, distances) = ordinary(scale, matrix, distances)
+    return relations.Gram(matrix, distances, len(active.rows), active.data.extras, row_labels(active), scale)
 
 
-def _block_norms(active: Active, _: None, block: Block) -> Array:
-    return active.kernel.norms(views_of(active, block))
+def _unit(active: Active, squares: Array, scaled: bool) -> float:
+    """The unit in which rows must be squared, from their squares: one, unless all are very short."""
+    if squares.max(initial=0.0) >= SHORT:
+        return 1.0
+    magnitude = largest(active)
+    if scaled:
+        return unit_of(magnitude)
+    refuse_short(squares, magnitude)
+    return 1.0
 
 
-def _block_gram(active: Active, _: None, block: Block) -> Array:
-    return active.kernel.gram(views_of(active, block))
+def largest(active: Active) -> float:
+    """The greatest magnitude in all rows, which are finite."""
+    data, medium = active.data, active.data.medium
+
+    def of(block: Block) -> float:
+        rows = [row for row in active.all_rows if data.rows[row][block.tensor] is not None]
+        views = data.views(block, rows, active.cleaned)
+        return max((float(medium.xp.abs(view).max()) for view in views if len(view)), default=0.0)
+
+    return max(here(active, medium.gram_items, of), default=0.0)
 
 
-def _block_centred_gram(active: Active, rows: Sequence[int], block: Block) -> Array:
+def _block_norms(active: Active, unit: float, block: Block) -> Array:
+    return active.kernel.norms(divided(views_of(active, block), active.data.medium.wide, unit))
+
+
+def _block_gram(active: Active, unit: float, block: Block) -> Array:
+    return active.kernel.gram(divided(views_of(active, block), active.data.medium.wide, unit))
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    rows: Sequence[int]
+    unit: float
+
+
+def _block_centred_gram(active: Active, cluster: _Cluster, block: Block) -> Array:
     """Gram matrix of some rows less the first of them."""
-    views = [active.data.medium.wide(view) for view in active.data.views(block, rows, active.cleaned)]
+    wide = active.data.medium.wide
+    views = divided(active.data.views(block, cluster.rows, active.cleaned), wide, cluster.unit)
+    if cluster.unit == 1.0:
+        views = [wide(view) for view in views]
     return active.kernel.gram([view - views[0] for view in views])
 
 
-def _measured(active: Active, matrix: Array) -> Array:
+def _measured(active: Active, matrix: Array, unit: float) -> Array:
     """Squared distances, with those that cancelled in the Gram matrix measured again nearer by.
 
     Rows whose distances are small beside their norms lie together. Each such cluster is centred on one of its
@@ -67,8 +116,8 @@ def _measured(active: Active, matrix: Array) -> Array:
         np.fill_diagonal(close, False)
         for group in _components(close):
             cluster = members[group]
-            rows = [active.all_rows[k] for k in cluster]
-            centred = summed(active, _block_centred_gram, rows, np.zeros((len(rows), len(rows))))
+            near = _Cluster([active.all_rows[k] for k in cluster], unit)
+            centred = summed(active, _block_centred_gram, near, np.zeros((len(group), len(group))))
             inner = np.ix_(cluster, cluster)
             distances[inner] = np.where(
                 close[np.ix_(group, group)], relations.gram_distances(centred), distances[inner]

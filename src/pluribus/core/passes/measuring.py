@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,24 +11,41 @@ from pluribus.core import stores
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.passes.active import Active
+from pluribus.core.passes.deciding import largest
 from pluribus.core.passes.running import here, summed
+from pluribus.core.passes.scaling import SHORT, divided, unit_of
 from pluribus.core.stores import Result
 
 
-def squared_distances_to(active: Active, result: Result) -> Array:
-    """|x_i - z|^2 of the contributors to a result z, shape (n,)."""
-    found: Array = summed(active, _block_distances, result, np.zeros(len(active.rows)))
-    return found
+def distances_to(active: Active, result: Result) -> Array:
+    """|x_i - z| of the contributors to a result z, shape (n,); right where squares leave the range of float64, too."""
+    squares = summed(active, _block_distances, _Measured(result, 1.0), np.zeros(len(active.rows)))
+    if (np.isfinite(squares).all() and squares.max(initial=0.0) >= SHORT) or not active.data.coordinates:
+        return np.asarray(np.sqrt(squares))
+    unit = unit_of(largest(active))
+    if squares.max(initial=0.0) < SHORT < unit * unit:  # short distances between long rows are rounding
+        return np.asarray(np.sqrt(squares))
+    squares = summed(active, _block_distances, _Measured(result, unit), np.zeros(len(active.rows)))
+    return np.asarray(np.sqrt(squares) * unit)
 
 
-def _block_distances(active: Active, result: Result, block: Block) -> Array:
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    result: Result
+    unit: float
+
+
+def _block_distances(active: Active, measured: _Measured, block: Block) -> Array:
     dtype, medium = active.data.specs[block.tensor].dtype, active.data.medium
-    z = medium.coordinates(stores.items(result[block.tensor], block), dtype, np.dtype(np.float64))
+    items = stores.items(measured.result[block.tensor], block)
+    z = medium.coordinates(items, dtype, np.dtype(np.float64))
     present = active.data.present(block.tensor, active.rows)
     views = active.data.views(block, [active.rows[k] for k in present], active.cleaned)
     squares = np.zeros(len(active.rows))
     if views:
-        squares[present] = active.kernel.norms([view - z for view in views])
+        (z,), views = (divided(v, medium.wide, measured.unit) for v in ([z], views))
+        with np.errstate(over="ignore"):
+            squares[present] = active.kernel.norms([view - z for view in views])
     return squares
 
 

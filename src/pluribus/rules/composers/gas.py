@@ -143,16 +143,16 @@ class Gas(CompositeRule):
         return total
 
     def _distances(self, group: Active, shares: Array, execute: Execute) -> Array:
-        from pluribus.core.execution import as_read, coefficients_of, needed
+        from pluribus.core.execution import any_unit, as_read, coefficients_of, needed
 
         pre, last = steps(self.base)
         if isinstance(last, WeightRule):
-            gram = passes.gram(group)
+            gram = passes.gram(group, scaled=any_unit(*pre, last))
             read = as_read(needed(pre, last), gram)
             coefficients = coefficients_of(pre, last, read, shares, len(group.all_rows))
-            return np.sqrt(gram.squared_distances_to(coefficients)[: gram.n])
+            return gram.distances_to(coefficients)[: gram.n]
         result = execute(self.base, group, shares).results[0]
-        return np.asarray(np.sqrt(passes.squared_distances_to(group, result)))
+        return passes.distances_to(group, result)
 
 
 def gas(base: Rule, f: int, p: int = 100, seed: int | None = 0) -> Gas:

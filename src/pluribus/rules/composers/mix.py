@@ -129,7 +129,8 @@ class Mix(CompositeRule):
         split = [steps(rule) for rule in self._parts]
         if not active.data.incomplete and all(isinstance(last, WeightRule) for _, last in split):
             asked = [needed(pre, last) for pre, last in split]
-            relation = relate(max(asked, key=list(Reads).index), active)
+            reading = [step for pre, last in split for step in (*pre, last)]
+            relation = relate(max(asked, key=list(Reads).index), active, *reading)
             rows = len(active.all_rows)
             one, other = (
                 coefficients_of(pre, last, relation, shares, rows)

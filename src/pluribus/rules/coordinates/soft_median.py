@@ -58,8 +58,8 @@ class SoftMedian(CompositeRule):
             sum(spec.coordinates for spec, leaf in zip(data.specs, data.rows[row], strict=True) if leaf is not None)
             for row in active.rows
         ]
-        mean_squares = passes.squared_distances_to(active, median) / np.maximum(held, 1)
-        trusted = _soft_shares(np.sqrt(mean_squares), shares, self.temperature)
+        root_mean_squares = passes.distances_to(active, median) / np.sqrt(np.maximum(held, 1))
+        trusted = _soft_shares(root_mean_squares, shares, self.temperature)
         coefficients = np.concatenate([trusted, np.zeros(len(data.extras))])
         return Outcome(active, passes.weighted_sums(active, coefficients[None]), coefficients=coefficients)
 

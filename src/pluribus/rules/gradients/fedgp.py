@@ -37,8 +37,10 @@ class _Adaptation(WeightRule):
         elif isinstance(self.beta, str) or not 0 <= self.beta <= 1:
             raise RuleError(f"{who}: beta must be a number in [0, 1] or 'auto', not {self.beta!r}")
 
-    def trust(self, squared_distances: Array) -> Array:
+    def trust(self, squared_distances: Array, unit: float = 1.0) -> Array:
         """How much each source counts beside the target, in [0, 1], from squared distances to the target, shape (n,).
+
+        These are in ``unit``, squared.
 
         Automatic: ``s2 / (s2 + d2)``, where s2 is the variance of the target's gradient and d2 what of the distance s2
         does not explain. Between two gradients that are alike and certain (0 / 0) there is nothing to choose.
@@ -46,8 +48,9 @@ class _Adaptation(WeightRule):
         if not isinstance(self.beta, str):
             return np.full(len(squared_distances), float(self.beta))
         assert self.variance is not None, "checked when the rule was made"
-        total = np.maximum(squared_distances, self.variance)  # s2 + max(distance - s2, 0)
-        return np.divide(self.variance, total, out=np.zeros(len(total)), where=total > 0)
+        variance = self.variance / unit / unit
+        total = np.maximum(squared_distances, variance)  # s2 + max(distance - s2, 0)
+        return np.divide(variance, total, out=np.zeros(len(total)), where=total > 0)
 
 
 @register
@@ -83,8 +86,11 @@ class FedDA(_Adaptation):
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Convex weights over the sources and the target."""
         n = len(weights)
-        distances = np.zeros(n) if self.beta != AUTO else expect_gram(relation).squared_distances[n, :n]
-        shares = weights * self.trust(distances)
+        trust = self.trust(np.zeros(n))
+        if self.beta == AUTO:
+            gram = expect_gram(relation)
+            trust = self.trust(gram.squared_distances[n, :n], gram.scale)
+        shares = weights * trust
         return np.append(shares, 1.0 - shares.sum())
 
 
@@ -116,7 +122,7 @@ class FedGP(_Adaptation):
         """Non-negative coefficients over the sources and the target."""
         gram = expect_gram(relation)
         inner, squares = gram.gram[gram.n, : gram.n], gram.squared_norms[: gram.n]
-        shares = weights * self.trust(_to_lines(gram))
+        shares = weights * self.trust(_to_lines(gram), gram.scale)
         lent = np.divide(np.maximum(inner, 0.0), squares, out=np.zeros(gram.n), where=squares > 0)
         return np.append(shares * lent, 1.0 - shares.sum())
 

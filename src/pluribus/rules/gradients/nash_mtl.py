@@ -74,6 +74,6 @@ class NashMTL(WeightRule):
             found = shares
         elif self.scale == "mean":
             found *= norm(weights) / norm(found)
-        if self.max_norm is not None and norm(found) > self.max_norm:
-            found *= self.max_norm / norm(found)
+        if self.max_norm is not None and norm(found) * gram.scale > self.max_norm:
+            found *= self.max_norm / (norm(found) * gram.scale)
         return found

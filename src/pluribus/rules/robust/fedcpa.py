@@ -22,11 +22,22 @@ _SHIFT = 49  # the upper bits of a positive float64: 2^14 bins, eight an octave
 _BINS = 1 << (63 - _SHIFT)
 _ENDS = (0.01, 0.99)  # what the lowest and the highest score count as before the logit, as published
 _EQUAL = 1e-9  # scores that differ by less are equal
+_ORDINARY = 2.0**-100, 2.0**100  # weights of which fourth powers, and their sums, are numbers
 
 
-def importances(active: Active, views: list[Array]) -> Array:
-    """|(w_i - g) w_i| of each model, and of the last global step if its start is known; shape (n or n + 1, T)."""
+def unit(active: Active) -> float:
+    """One; a power of two where weights are so large or small that products of importances would be no numbers."""
+    greatest = passes.largest(active)
+    return 1.0 if _ORDINARY[0] <= greatest <= _ORDINARY[1] else passes.unit_of(greatest)
+
+
+def importances(active: Active, views: list[Array], one: float = 1.0) -> Array:
+    """|(w_i - g) w_i| of each model, and of the last global step if its start is known; shape (n or n + 1, T).
+
+    In units of ``one`` squared.
+    """
     n, extras = len(active.rows), active.data.extras
+    views = views if one == 1.0 else [view * (1 / one) for view in views]
     current = views[n + extras.index("reference")]
     steps = [(view, current) for view in views[:n]]
     if PREVIOUS in extras:
@@ -34,12 +45,12 @@ def importances(active: Active, views: list[Array]) -> Array:
     return np.stack([np.abs((after - before) * after) for after, before in steps])
 
 
-def thresholds(active: Active, count: int) -> tuple[Array, Array]:
+def thresholds(active: Active, count: int, one: float = 1.0) -> tuple[Array, Array]:
     """The ``count``-th largest and smallest importance of each row, each of shape (r,), in two passes."""
 
     def binned(views: list[Array]) -> Array:
         with np.errstate(invalid="ignore", over="ignore"):
-            table = importances(active, views)
+            table = importances(active, views, one)
         if not np.isfinite(table).all():
             return np.empty(0)
         bins = table.view(np.uint64) >> np.uint64(_SHIFT)
@@ -49,7 +60,7 @@ def thresholds(active: Active, count: int) -> tuple[Array, Array]:
     for part in passes.over_blocks(active, binned):
         if not part.size:
             passes.blame(active)
-            raise RuleError("FedCPA: weights are too large to be squared in float64")
+            raise AssertionError("in a unit of their own, finite weights have finite squares")
         counts = counts + part
     up_to = np.cumsum(counts, axis=1)
     total = up_to[:, -1:]
@@ -58,7 +69,7 @@ def thresholds(active: Active, count: int) -> tuple[Array, Array]:
     edges = (np.arange(_BINS + 1, dtype=np.uint64) << np.uint64(_SHIFT)).view(np.float64)
 
     def between(views: list[Array]) -> list[tuple[Array, Array]]:
-        table = importances(active, views)
+        table = importances(active, views, one)
         return [
             (row[(row >= edges[a]) & (row < edges[a + 1])], row[(row >= edges[b]) & (row < edges[b + 1])])
             for row, a, b in zip(table, low, high, strict=True)
@@ -118,12 +129,13 @@ def _shared(table: Array, inside: Array, about: Array) -> _Shared:
 
 
 def agreements(active: Active, fraction: float) -> Array:
-    """Similarity of rows in their most and least important coordinates, in [0, 2], shape (r, r); three passes."""
+    """Similarity of rows in their most and least important coordinates, in [0, 2], shape (r, r); four passes."""
     count = max(1, int(fraction * active.data.coordinates + 1e-9))
-    largest, smallest = thresholds(active, count)
+    one = unit(active)
+    largest, smallest = thresholds(active, count, one)
 
     def part(views: list[Array]) -> tuple[_Shared, _Shared]:
-        table = importances(active, views)
+        table = importances(active, views, one)
         return (
             _shared(table, table >= largest[:, None], largest),
             _shared(table, table <= smallest[:, None], smallest),
@@ -162,7 +174,7 @@ class FedCPA(CompositeRule):
     Whoever ties with the last one in a set is in it too, so that the order of coordinates does not matter. Where the
     published code has no number it stops or gives NaN: correlations of constants or of nothing count as none, and
     equal scores give equal weights. It takes matrices and kernels alone; this takes all parameters. Results equal
-    those of a direct computation in R^d with the authors' formulas. Three passes and a sum.
+    those of a direct computation in R^d with the authors' formulas. Four passes and a sum.
 
     Parameters
     ----------

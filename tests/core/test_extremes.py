@@ -1,0 +1,99 @@
+"""Numbers near the ends of float64: squares that leave its range, and results that do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pluribus import aggregate, laws, rules
+from pluribus.core.errors import NonFiniteError
+from pluribus.core.relations import Reads
+
+RULES = {name: rule for name, rule in laws.example_rules().items() if "scale" in rule.laws}
+
+
+def cloud(rule, n=7, d=5, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.vstack([np.full(d, 0.7) + rng.normal(size=(n - 1, d)), np.full((1, d), 4.0)])
+    return rule.draw(x), rng.integers(1, 4, size=n).astype(float)
+
+
+@pytest.mark.parametrize("exponent", [-1000, -540, -410, -310, 310, 490])
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_what_scales_does_so_where_squares_do_not(name, exponent):
+    """To the last digits, since a power of two changes none; with distances, dispersion and influence."""
+    rule, size = RULES[name], 2.0**exponent
+    x, weights = cloud(rule)
+    server = {"reference": x[0] + 0.3} if rule.needs_reference else {}
+    expected = rule(list(x), weights, **server)
+    found = rule(list(x * size), weights, **{k: v * size for k, v in server.items()})
+    tolerance = max(1e-9, rule.precision)
+    np.testing.assert_allclose(found.value / size, expected.value, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=tolerance, atol=tolerance)
+    if found.distances is not None and rule.reads is not Reads.POINTS:
+        np.testing.assert_allclose(found.distances / size, expected.distances, rtol=tolerance)
+        np.testing.assert_allclose(found.dispersion / size, expected.dispersion, rtol=tolerance)
+
+
+@pytest.mark.parametrize("rule", [rules.Krum(f=1), rules.Clip(1.0), rules.CGE(f=1), rules.Mean()], ids=str)
+@pytest.mark.parametrize("size", [1.0, 1e-40, 1e40, 1e-90, 1e90, 0.0])
+def test_ordinary_rows_have_no_unit(rule, size):
+    x, _ = cloud(rule)
+    found = rule(list(x * size))
+    assert size in (1e-90, 1e90) or found.gram.scale == 1.0
+    np.testing.assert_allclose(np.sqrt(found.gram.squared_norms) * found.gram.scale, np.linalg.norm(x * size, axis=1))
+    np.testing.assert_allclose(found.gram.distances[0, 1], np.linalg.norm(x[0] - x[1]) * size)
+
+
+def test_one_row_far_away_gives_nobody_a_unit():
+    x, _ = cloud(rules.Krum(f=1))
+    x[-1] *= 1e140
+    found = rules.Krum(f=1)(list(x))
+    assert found.gram.scale == 1.0
+    np.testing.assert_array_equal(found.weights, rules.Krum(f=1)([*x[:-1], 1e3 * x[-2]]).weights)
+
+
+@pytest.mark.parametrize("size", [2.0**-1000, 2.0**-500, 2.0**450])
+def test_influence_of_those_who_have_a_unit(size):
+    for rule in (rules.Mean(), rules.GeometricMedian(), rules.Median(), rules.NNM(f=1) >> rules.Median()):
+        x, weights = cloud(rule)
+        expected, found = rule(list(x), weights).influence(), rule(list(x * size), weights).influence()
+        np.testing.assert_allclose(found / size, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [rules.Clip(1.0), rules.CenteredClipping(radius=1.0), rules.RFA()], ids=str)
+def test_a_rule_with_a_unit_says_that_nothing_is_left(rule):
+    x, _ = cloud(rule)
+    with pytest.raises(NonFiniteError, match=r"too small to be squared.*e-17.*multiply"):
+        rule(list(x * 1e-170))
+    assert (rule(list(x * 0.0)).value == 0).all()
+    np.testing.assert_allclose(rule(list(x * 1e-100)).value / 1e-100, x.mean(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2.0**-700, 2.0**-300, 2.0**300, 2.0**480])
+def test_parameters_with_a_unit_are_compared_in_it(size):
+    x, _ = cloud(rules.Mean())
+    shortened = rules.NashMTL(max_norm=0.1 * size)(list(x * size)).value
+    np.testing.assert_allclose(shortened / size, rules.NashMTL(max_norm=0.1)(list(x)).value, rtol=1e-9)
+    if abs(np.log2(size)) < 400:  # a variance is a square, and must be a number
+        for rule in (rules.FedDA, rules.FedGP):
+            found = rule(beta="auto", variance=2.0 * size**2)(list(x * size), reference=(x[0] + 1) * size)
+            expected = rule(beta="auto", variance=2.0)(list(x), reference=x[0] + 1)
+            np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-9)
+
+
+def test_a_chain_has_a_unit_where_all_that_read_do_without():
+    x, _ = cloud(rules.Mean())
+    found = (rules.NNM(f=1) >> rules.Krum(f=1))(list(x * 1e-170))
+    np.testing.assert_allclose(found.value / 1e-170, (rules.NNM(f=1) >> rules.Krum(f=1))(list(x)).value, rtol=1e-9)
+    with pytest.raises(NonFiniteError, match="too small"):
+        (rules.Clip(1.0) >> rules.Krum(f=1))(list(x * 1e-170))
+
+
+def test_absent_tensors_and_extremes():
+    x, _ = cloud(rules.Mean())
+    trees = [{"a": row * 1e-200, "b": row * 1e-200} for row in x]
+    del trees[0]["b"]
+    found = aggregate(trees, "median", missing="absent")
+    expected = aggregate([{k: v * 1e200 for k, v in tree.items()} for tree in trees], "median", missing="absent")
+    np.testing.assert_allclose(found.distances * 1e200, expected.distances, rtol=1e-9)
