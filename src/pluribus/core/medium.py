@@ -34,17 +34,7 @@ _ALIGNED, _LARGE = 64, 1 << 22  # bytes
 
 
 class Medium(Protocol):
-    """Arrays of one kind.
-
-    Attributes
-    ----------
-    device
-        Where torch tensors lie; None for numpy.
-    xp
-        The module of the arrays' own functions: numpy or torch.
-    gram_items
-        Coordinates of a block of a Gram matrix, which is a sum over blocks: fixed, so that its bits are.
-    """
+    """Arrays of one kind, and what passes do with them."""
 
     @property
     def device(self) -> Any:
@@ -56,7 +46,7 @@ class Medium(Protocol):
 
     @property
     def gram_items(self) -> int:
-        """Coordinates of a block of a Gram matrix."""
+        """Coordinates of a block of a Gram matrix: fixed, since the matrix is a sum over blocks, so that its bits are."""
 
     def kernel(self, values: int) -> Kernels:
         """The kernels for a pass over so many values."""
