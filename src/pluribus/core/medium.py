@@ -46,7 +46,7 @@ class Medium(Protocol):
 
     @property
     def gram_items(self) -> int:
-        """Coordinates of a block of a Gram matrix: fixed, since the matrix is a sum over blocks, so that its bits are."""
+        """Coordinates of a block of a Gram matrix, which is a sum over blocks: fixed, so that its bits are."""
 
     def kernel(self, values: int) -> Kernels:
         """The kernels for a pass over so many values."""
