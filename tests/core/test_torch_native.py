@@ -78,7 +78,7 @@ class Place:
 PLACES = ["cpu", "elsewhere", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device; where there is one all of this runs on it too")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device; with one all of this runs there")
 def test_there_is_a_device():
     assert "cuda" in PLACES
 
