@@ -186,6 +186,11 @@ def test_lines_where_there_is_no_terminal(tasks, capsys, monkeypatch):
     assert told[2].endswith("1/2 runs, fedavg, seed 0: accuracy 75.0 %")
 
 
+def test_a_file_of_data_is_told_by_its_name():
+    settings = resolve(Layer({"data": "/far/away/in/some/folder/mine.csv"}))[0]
+    assert progress.heading(settings, 3).startswith("mine.csv: 20 clients")
+
+
 def test_bars_on_a_terminal(tasks, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     settings = resolve(Layer({"rules": "median", "rounds": 10, "seeds": 1}))[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +39,36 @@ def test_the_catalogue_as_a_table(capsys):
     told = capsys.readouterr().out
     assert "fedlaw" in told
     assert len(told.splitlines()) >= len(catalogue.entries())
+
+
+def test_the_catalogue_about_one_method(capsys):
+    assert main(["catalog", "Multi-Krum"]) == 0
+    told = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in told.splitlines()[:8]}
+    assert lines["parameters"].split()[1:] == ["f,", "m=None"]
+    for name, part in (("reads", "gram"), ("laws", "breakdown"), ("source", "NeurIPS 2017"), ("formula", "n-f-2")):
+        assert part in lines[name]
+    assert "How many contributors may be arbitrary" in told
+    assert main(["catalog", "fedlaw", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert "gamma=learned" in found["parameters"]
+    assert main(["catalog", "fedlow"]) == 2
+    assert "did you mean fedlaw" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
+def test_every_method_can_tell_about_itself(capsys, entry):
+    assert main(["catalog", entry.name]) == 0
+    assert entry.where in capsys.readouterr().out
+
+
+def test_laws_leave_nothing_in_the_folder_and_tell_each(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["laws", "median", "mean", "--law", "unanimity", "--law", "null", "--examples", "5"]) == 0
+    assert capsys.readouterr().err == "trying [1/2] median .. 2 laws\ntrying [2/2] mean .. 2 laws\n"
+    code = "import sys; from pluribus.cli import main; sys.exit(main(['laws', 'median', '--examples', '2']))"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_laws_of_a_rule(capsys):

@@ -109,6 +109,8 @@ WRONG = [
     ({"rules": "fedavgg"}, "rules: no rule is called 'fedavgg'; did you mean fedavg"),
     ({"rules": "krum:g=2"}, "rules: krum takes f"),
     ({"partition": "foo"}, "partition: no partition"),
+    ({"partition": "dirichelt:1"}, r"; did you mean dirichlet\?$"),
+    ({"attack": "sign-flip:1"}, r"; did you mean sign_flip\?$"),
     ({"participation": "cyclic:99"}, "participation: 99 groups"),
     ({"model": "cnn"}, "model: 'cnn' is no model"),
     ({"model": "mlp:0"}, "no model"),

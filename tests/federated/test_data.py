@@ -287,3 +287,17 @@ def test_the_real_mnist_has_500_of_each():
     assert data.x.shape == (5000, 784)
     assert data.x.max() == 1.0
     np.testing.assert_array_equal(data.counts, 500)
+
+
+def test_a_column_that_was_taken_as_the_label_is_named(tmp_path):
+    file = tmp_path / "first.csv"
+    taken = r"; 'column 3', the last, is taken as the label, as none is called label or y or target$"
+    file.write_text("3,1.5,2.5\n4,1.25,2.0\n")  # the label stands first, and nothing says so
+    with pytest.raises(DataError, match=rf"a label is 2\.5; .*{taken}"):
+        load(file)
+    file.write_text("3,1.5,2\n4,x,2\n")
+    with pytest.raises(DataError, match=rf"'column 2' holds 'x'.*{taken}"):
+        load(file)
+    file.write_text("a,b,y\n1,x,2\n")
+    with pytest.raises(DataError, match=r"encode text as numbers first$"):
+        load(file)

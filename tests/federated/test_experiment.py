@@ -229,6 +229,13 @@ def test_a_failing_run_is_named_and_the_rest_stays(settings_of, tmp_path, worker
     assert folder.look(tmp_path).what == "unfinished"
 
 
+def test_a_folder_that_cannot_be_made(settings_of, tmp_path):
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    with pytest.raises(folder.FolderError, match=r"out could not be created: .*; choose another --out$"):
+        run(settings_of(), out)
+
+
 def test_rules_that_can_never_work_say_so_first(settings_of, tmp_path):
     with pytest.raises(SettingError, match=r"rule 'krum': .* at least 9 participants"):
         run(settings_of(rules="krum", attack="nan:3"), tmp_path / "a")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import click
 
 from pluribus.cli.app import FAILED
 
 LEGEND = (
-    "holds: declared, and no counterexample was found; (holds): not declared; no: has a counterexample, and is not "
-    "declared; BROKEN: is declared; –: says nothing about such a rule"
+    "holds: declared, and no counterexample was found; (holds): none was found, and it is not declared; no: a "
+    "counterexample was found, and it is not declared; BROKEN: one was found, though it is declared; –: the law says "
+    "nothing about such a rule"
 )
 
 
@@ -22,18 +26,23 @@ def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int
     """Try to break the laws of rules by random search.
 
     Without arguments all named rules are tried. MODULE:NAME is a rule of your own, or a class or function that gives
-    one. Exits with 1 if a rule breaks a law that it declares.
+    one. Exits with 1 if a rule breaks a law that it declares. A line below the table says what its words mean.
     """
     from pluribus.cli.show import print_table
     from pluribus.core import laws as court
     from pluribus.core.catalogue import rules_named
 
     tried = rules_named(rules)
+    names = list(only) or list(court.LAWS)
     found = {}
-    for name, rule in tried.items():
-        if not as_json:
-            click.echo(f"trying {name} ...", err=True)
-        found[name] = court.check(rule, only or None, examples=examples, seed=seed)
+    for i, (name, rule) in enumerate(tried.items(), start=1):
+        progress = None if as_json else _Progress(f"[{i}/{len(tried)}] {name}", names)
+        try:
+            told = progress or (lambda _: None)
+            found[name] = court.check(rule, only or None, examples=examples, seed=seed, after=told)
+        finally:
+            if progress:
+                progress.end()
     broken = [
         (name, verdict)
         for name, verdicts in found.items()
@@ -50,13 +59,41 @@ def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int
         }
         click.echo(json.dumps(plain, indent=2))
         return FAILED if broken else 0
-    names = list(only) or list(court.LAWS)
     rows = [[law, *(_mark(law in tried[name].laws, found[name][law].holds) for name in tried)] for law in names]
     print_table(["law", *tried], rows, words=range(len(tried) + 1))
     click.echo(LEGEND)
     for name, verdict in broken:
         click.echo(f"{name} breaks {verdict.law!r}: {verdict.message}\n  case: {verdict.counterexample}")
     return FAILED if broken else 0
+
+
+class _Progress:
+    """Says which law is being tried: in place on a terminal; elsewhere a dot a law."""
+
+    def __init__(self, head: str, names: Sequence[str]) -> None:
+        self.head, self.names, self.done = head, names, 0
+        self.terminal = sys.stderr.isatty()
+        self._say(f"trying {head} ")
+        self._next()
+
+    def __call__(self, verdict: object) -> None:
+        self.done += 1
+        if not self.terminal:
+            self._say(".")
+        self._next()
+
+    def end(self) -> None:
+        """Leave a whole line."""
+        self._say("\r\033[K" if self.terminal else f" {self.done} laws\n")
+
+    def _next(self) -> None:
+        if self.terminal and self.done < len(self.names):
+            count = f"{self.done + 1} of {len(self.names)}"
+            self._say(f"\r\033[Ktrying {self.head}: {self.names[self.done]} ({count})")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        click.echo(text, err=True, nl=False)
 
 
 def _mark(declared: bool, holds: bool | None) -> str:

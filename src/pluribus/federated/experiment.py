@@ -106,7 +106,7 @@ def run(
     setups = {seed: build(settings, dataset, seed) for seed in settings.all_seeds}
     rules = {text: server.parse(text, attackers=config.attackers_of(settings)) for text in settings.rules}
     _try_rules(rules, setups[settings.seed], settings)
-    out.mkdir(parents=True, exist_ok=True)
+    folder.make(out)
     with folder.locked(out):
         folder.open_for(out, binding)
         tasks = tasks_of(settings, out, binding)

@@ -56,6 +56,14 @@ def look(folder: Path) -> Found:
     return Found("others", None, names) if names else Found("nothing")
 
 
+def make(folder: Path) -> None:
+    """Create the folder, with those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"{folder} could not be created: {error.strerror or error}; choose another --out") from None
+
+
 def open_for(folder: Path, binding: Mapping[str, Any]) -> None:
     """Make the folder ready for an experiment: its mark, and no results or leftovers of another one."""
     (folder / MODELS).mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pluribus.federated.errors import SettingError
@@ -85,8 +85,13 @@ def split_list(line: str) -> list[str]:
     return parts
 
 
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """A question after a word that is none of the known ones, where one is near."""
+    near = difflib.get_close_matches(key.strip().lower(), known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def unknown(where: str, key: str, known: Sequence[str]) -> str:
     """A message about a name that is none, with the nearest that is one."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-    return f"{where} is no setting; {hint}"
+    hint = did_you_mean(key, known) or f"; known are {', '.join(sorted(known))}"
+    return f"{where} is no setting{hint}"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.federated.errors import SettingError
+from pluribus.federated.options import did_you_mean
 from pluribus.federated.seeding import generator
 
 Indices = NDArray[np.int64]
@@ -131,7 +132,9 @@ class Partitioner:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SettingError(f"no partition is called {self.kind!r}; there are {EXAMPLES}")
+            raise SettingError(
+                f"no partition is called {self.kind!r}; there are {EXAMPLES}{did_you_mean(self.kind, KINDS)}"
+            )
         if (self.parameter is None) != (self.kind == "iid"):
             raise SettingError(f"{self.kind!r} takes {'no' if self.kind == 'iid' else 'one'} number; e.g. {EXAMPLES}")
         if self.kind == "shards":

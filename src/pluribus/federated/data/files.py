@@ -37,14 +37,14 @@ def load(path: str | Path) -> Dataset:
     if not file.is_file():
         raise FileError(f"{file}: no such file; expected a .npz or .csv file with samples and labels")
     if file.suffix.lower() == ".npz":
-        x, y = _read_npz(file)
+        (x, y), told = _read_npz(file), ""
     elif file.suffix.lower() == ".csv":
-        x, y = _read_csv(file)
+        x, y, told = _read_csv(file)
     else:
         raise FileError(f"{file}: the name ends in {file.suffix or 'nothing'!r}; expected .npz or .csv")
     if len(x) != len(y):
         raise DataError(f"{file}: {len(x)} samples but {len(y)} labels; expected one label a sample")
-    labels, names = _numbered(y, file)
+    labels, names = _numbered(y, file, told)
     if x.ndim < 2:
         raise DataError(f"{file}: samples have shape {x.shape}; expected (n, features)")
     return Dataset(x.reshape(len(x), -1), labels, len(names), file.name, names)
@@ -84,7 +84,8 @@ def _key(there: Sequence[str], wanted: Sequence[str], what: str, file: Path) -> 
     raise DataError(f"{file}: no {what}; looked for {', '.join(wanted)}, found {', '.join(there) or 'nothing'}")
 
 
-def _read_csv(file: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_csv(file: Path) -> tuple[NDArray[Any], NDArray[Any], str]:
+    """Samples, labels, and which column was taken as the label where none is called so."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream, skipinitialspace=True)
@@ -119,7 +120,7 @@ def _read_csv(file: Path) -> tuple[NDArray[Any], NDArray[Any]]:
             raise _bad_cell(file, line, row, columns, label) from None
         if not np.isfinite(out).all():
             raise _bad_cell(file, line, row, columns, label)
-    return features, np.array(labels)
+    return features, np.array(labels), _taken(columns, label)
 
 
 def _is_header(first: list[str]) -> bool:
@@ -137,6 +138,13 @@ def _label_column(header: list[str] | None, width: int, file: Path) -> int:
     return found[0] if found else width - 1
 
 
+def _taken(columns: list[str], label: int) -> str:
+    """For messages: which column is the label, where no name says so."""
+    if columns[label].lower() in LABEL_COLUMNS:
+        return ""
+    return f"; {columns[label]!r}, the last, is taken as the label, as none is called {' or '.join(LABEL_COLUMNS)}"
+
+
 def _bad_cell(file: Path, line: int, row: list[str], columns: list[str], label: int) -> DataError:
     for i, cell in enumerate(row):
         text = cell.strip()
@@ -144,7 +152,7 @@ def _bad_cell(file: Path, line: int, row: list[str], columns: list[str], label: 
             missing = text.lower() in MISSING
             what = "a missing value" if missing else f"{text!r}, which is no finite number"
             todo = "fill it or drop the row" if missing else "encode text as numbers first"
-            return DataError(f"{file}: line {line}, {columns[i]!r} holds {what}; {todo}")
+            return DataError(f"{file}: line {line}, {columns[i]!r} holds {what}; {todo}{_taken(columns, label)}")
     return DataError(f"{file}: line {line} cannot be read as numbers")
 
 
@@ -156,7 +164,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _numbered(y: NDArray[Any], file: Path) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _numbered(y: NDArray[Any], file: Path, told: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as 0..C-1 in sorted order, numbers by value and text by alphabet, and what they were called."""
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8")
@@ -167,11 +175,11 @@ def _numbered(y: NDArray[Any], file: Path) -> tuple[NDArray[np.int64], tuple[str
             raise DataError(f"{file}: label {int(np.flatnonzero(~np.isfinite(y))[0])} (from 0) is not finite")
         if (y != np.round(y)).any():
             odd = y[y != np.round(y)][0]
-            raise DataError(f"{file}: a label is {odd}; classes are whole numbers or text, not measurements")
+            raise DataError(f"{file}: a label is {odd}; classes are whole numbers or text, not measurements{told}")
         y = y.astype(np.int64)
     if y.dtype.kind not in "iubU":
         raise DataError(f"{file}: labels are of dtype {y.dtype}; expected whole numbers or text")
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(f"{file}: {len(classes)} class in {len(y)} labels; there is nothing to tell apart")
+        raise DataError(f"{file}: {len(classes)} class in {len(y)} labels; there is nothing to tell apart{told}")
     return labels.astype(np.int64), tuple(str(c) for c in classes.tolist())
