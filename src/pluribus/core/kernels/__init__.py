@@ -92,10 +92,10 @@ def backend() -> str:
 def tile_size(n: int, itemsize: int) -> int:
     """Return how many coordinates of ``n`` contributors make a good tile, a power of two.
 
-    Long enough (256 KiB a view) that the cost of a call does not show; short enough that a caller who must convert the
+    Long enough (1 MiB a view) that the cost of a call does not show; short enough that a caller who must convert the
     views holds at most 32 MiB.  The kernels themselves walk through a tile of any length in pieces that fit the cache.
     """
-    longest = min((1 << 18) // itemsize, (1 << 25) // (max(n, 1) * itemsize))
+    longest = min((1 << 20) // itemsize, (1 << 25) // (max(n, 1) * itemsize))
     return max(1 << 11, 1 << max(longest, 1).bit_length() - 1)
 
 

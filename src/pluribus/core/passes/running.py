@@ -63,8 +63,8 @@ def run(active: Active, blocks: Sequence[Block], task: Task, payload: Any = None
     """Run a task over blocks; at the first that is not finite, find every bad row, and tell (`Tainted`)."""
     engine = _engine(active)
     job = _Job(active, task, payload, blocks)
-    # A remote span is a good second of work or a small share of all; a local one is a block.
-    group = max(1, min(256, len(blocks) // (4 * engine.slots))) if engine.remote else 1
+    # A remote span is a good second of work or a small share of all; a local one some blocks: threads meet less.
+    group = max(1, min(256 if engine.remote else 4, len(blocks) // (4 * engine.slots)))
     for finite in engine.run(_all, _portable(job) if engine.remote else job, _spans(len(blocks), group)):
         if not finite:
             blame(active)
