@@ -73,6 +73,8 @@ def _tensors(rule: PointRule, specs: Sequence[TensorSpec]) -> list[int]:
             raise ContributionError(
                 f"{spec.label} holds {spec.dtype.name}, and {rule} combines whole numbers; convert it to integers"
             )
+        if rule.whole and spec.dtype.kind == "boolean" and not rule.masks:
+            raise ContributionError(f"{spec.label} holds bool, and {rule} combines numbers; convert it to integers")
         if spec.dtype.kind == "complex":
             raise ContributionError(f"{spec.label} is complex, and {rule} combines points made of real numbers")
         if spec.dtype.discrete == rule.whole and len(spec.shape) < rule.axes:

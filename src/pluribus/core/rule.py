@@ -256,6 +256,8 @@ class PointRule(Rule):
     whole
         Whether points are made of whole numbers (labels, ranks). Then tensors of integers and booleans are points, and
         others are refused; else tensors of floats are points, and counters and masks are averaged as ever.
+    masks
+        Whether booleans are points of a rule on whole numbers.
     """
 
     reads = Reads.POINTS
@@ -263,6 +265,7 @@ class PointRule(Rule):
     takes_tensors = False
     axes: ClassVar[int] = 1
     whole: ClassVar[bool] = False
+    masks: ClassVar[bool] = True
 
     @abstractmethod
     def combine(self, points: Array, weights: Array) -> Array:

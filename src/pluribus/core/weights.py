@@ -29,7 +29,8 @@ def check(weights: Any, n: int, labels: Sequence[str] | None = None) -> Array:
         array = np.asarray(weights.detach() if hasattr(weights, "detach") else weights)
         if array.dtype.kind not in "biuf":
             raise TypeError
-        array = array.astype(np.float64)
+        with np.errstate(over="ignore"):  # of a longdouble
+            array = array.astype(np.float64)
     except (TypeError, ValueError):
         raise WeightError(f"weights must be {n} real numbers, not {type(weights).__name__}") from None
     if array.ndim not in (1, 2) or array.shape[-1] != n:

@@ -122,3 +122,11 @@ def test_floats_are_no_ranks():
         aggregate(np.array([[0.0, 1.0], [1.0, 0.0]]), "borda")
     with pytest.raises(RuleError, match="first must be"):
         rules.Kemeny(first=-1)
+
+
+@pytest.mark.parametrize("rule", ["borda", "kemeny"])
+def test_ranks_are_numbers(rule):
+    """Booleans cannot hold a rank above one."""
+    with pytest.raises(ContributionError, match=r"holds bool.*convert it to integers"):
+        aggregate([np.array([True, False])] * 3, rule)
+    assert aggregate([np.array([1, 0])] * 3, rule).value.tolist() == [1, 0]

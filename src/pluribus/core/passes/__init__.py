@@ -8,8 +8,8 @@ groups (`GRAM_GROUP`) and in order. So neither threads, nor tiles, nor the engin
 Blocks are numpy arrays or torch tensors, as the contributions' medium has it (`pluribus.core.medium`).
 
 `active` holds who takes part, `running` how a task goes over blocks; then what passes do: `deciding` (norms, Gram
-matrix; `scaling` gives very long and very short rows a unit), `combining` (weighted sums, rules of coordinates) and
-`measuring` (distances to a result, what counted).
+matrix; `scaling` gives very long and very short rows a unit), `combining` (weighted sums, rules of coordinates; with
+`overflow` for what leaves the range of its dtype) and `measuring` (distances to a result, what counted).
 """
 
 from pluribus.core.passes.active import (

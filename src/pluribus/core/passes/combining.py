@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from pluribus.core import stores, weights
 from pluribus.core.contributions import Block, TensorSpec
-from pluribus.core.dtypes import Array
+from pluribus.core.dtypes import Array, of
 from pluribus.core.errors import ContributionError
 from pluribus.core.medium import NUMPY
 from pluribus.core.passes.active import Active, OutsideDomain, Placed, TileRule, outside
+from pluribus.core.passes.overflow import fits, overflows, sum_into
 from pluribus.core.passes.running import run
 from pluribus.core.stores import Result, Store
 
@@ -39,13 +40,13 @@ class _Sums:
 
 def _block_sums(active: Active, sums: _Sums, block: Block) -> bool:
     spec = active.data.specs[block.tensor]
-    kernel = active.kernel
     finite = True
     for row, store in zip(sums.coefficients, sums.made, strict=True):
         places, shares = _shares(active, block.tensor, row, spec.dtype.discrete)
-        views = active.data.views(block, [active.all_rows[k] for k in places], active.cleaned)
-        with _Out(active, store, block) as out:
-            finite &= kernel.weighted_sum(views, shares, out) if views else _zero(out)
+        rows = [active.all_rows[k] for k in places]
+        views = active.data.views(block, rows, active.cleaned)
+        with _Out(active, store, block, rows) as out:
+            finite &= sum_into(active, views, shares, out, spec) if views else _zero(out)
     return finite
 
 
@@ -117,6 +118,13 @@ class _Coordinates:
         """The tile rule where nobody is absent."""
         return self.rule.tile_rule(self.shares)
 
+    @property
+    def between(self) -> bool:
+        """Whether results lie between the values that they are made of."""
+        return "betweenness" in getattr(self.rule, "laws", ()) and (
+            self.mixing is None or bool((self.mixing >= 0).all())
+        )
+
     def among(self, present: Sequence[int]) -> TileRule:
         """The tile rule of those who have a tensor."""
         if len(present) == len(self.shares):
@@ -139,12 +147,16 @@ def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> boo
     else:
         rule = given.whole
         raw = active.data.views(block, active.all_rows, active.cleaned)
-        views, finite = _mixed(active, raw, _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing)
-    with _Out(active, given.store, block) as out:
+        mixing = _unit_rows(given.mixing) if spec.dtype.discrete else given.mixing
+        views, finite = _mixed(active, raw, mixing, spec)
+    among = (rows or active.all_rows) if given.between else ()
+    with _Out(active, given.store, block, among) as out:
         try:
             finite &= _applied(active, rule, views, out, block)
         except OutsideDomain as error:
             raise outside(active, rows, block.tensor, error) from None
+        if finite and not given.between and not fits(active, out, spec.dtype):
+            raise overflows(spec)
     return finite
 
 
@@ -168,13 +180,12 @@ def _placed(active: Active, rule: TileRule, block: Block, start: int) -> TileRul
     return rule.at(active.data.first_coordinate(block) + start) if isinstance(rule, Placed) else rule
 
 
-def _mixed(active: Active, views: Sequence[Any], mixing: Array) -> tuple[list[Any], bool]:
+def _mixed(active: Active, views: list[Any], mixing: Array, spec: TensorSpec) -> tuple[list[Any], bool]:
     if ((mixing == 0) | (mixing == 1)).all() and (mixing.sum(axis=1) == 1).all():  # a selection: nothing to compute
         return [views[place] for place in mixing.argmax(axis=1)], True
     rows = [active.data.medium.empty(len(views[0]), np.dtype(np.float64)) for _ in mixing]
-    finite = [
-        active.kernel.weighted_sum(views, coefficients, row) for coefficients, row in zip(mixing, rows, strict=True)
-    ]
+    wide = replace(spec, dtype=of("float64"))  # what it is made of is rounded to the tensor's dtype at the end alone
+    finite = [sum_into(active, views, coefficients, row, wide) for coefficients, row in zip(mixing, rows, strict=True)]
     return rows, all(finite)
 
 
@@ -194,10 +205,13 @@ def stored(result: Sequence[Array], block: Block) -> Array:
 
 
 class _Out:
-    """Where a kernel writes a block: in place if it can, or into a room that is rounded and stored at the end."""
+    """Where a kernel writes a block: in place if it can, or into a room that is rounded and stored at the end.
 
-    def __init__(self, active: Active, store: Store, block: Block) -> None:
-        self.active, self.store, self.block = active, store, block
+    Whole numbers stay between those of the rows ``among``, if any are named.
+    """
+
+    def __init__(self, active: Active, store: Store, block: Block, among: Sequence[int]) -> None:
+        self.active, self.store, self.block, self.among = active, store, block, among
         self.dtype, self.medium = active.data.specs[block.tensor].dtype, active.data.medium
         self.straight = self.dtype.name in stores.STRAIGHT
         self.place = store.place(block)
@@ -217,19 +231,30 @@ class _Out:
             return
         items = self.out if self.straight else self.medium.rounded(self.out, self.dtype)
         if self.dtype.discrete:
-            _settle(self.active, self.block, items)
+            _settle(self.active, self.block, items, self.among)
         self.store.write(self.block, self.medium.stored(items) if self.place is None else items)
 
 
-def _settle(active: Active, block: Block, rounded: Any) -> None:
-    """Counters by the policy; those on which all agree stay as they are, whatever rounding did."""
-    medium, places = active.data.medium, active.data.present(block.tensor, active.rows)
-    held = [active.data.rows[active.rows[k]][block.tensor] for k in places]
-    items = [medium.items(leaf, block.start, block.stop) for leaf in held if leaf is not None]
+def _settle(active: Active, block: Block, rounded: Any, among: Sequence[int]) -> None:
+    """Counters by the policy.
+
+    Those on which all agree stay as they are, and means stay between what they are made of, whatever the rounding of
+    numbers beyond 2^53 did.
+    """
+    medium = active.data.medium
+
+    def held(rows: Sequence[int]) -> list[Any]:
+        leaves = [active.data.rows[row][block.tensor] for row in rows]
+        return [medium.items(leaf, block.start, block.stop) for leaf in leaves if leaf is not None]
+
+    items = held(active.rows)
     if active.integers == "first":
         rounded[...] = items[0]
     elif active.integers == "max":
         rounded[...] = functools.reduce(medium.xp.maximum, items)
     else:
+        least, most = medium.xp.minimum, medium.xp.maximum
+        if values := held(among):
+            rounded[...] = most(least(rounded, functools.reduce(most, values)), functools.reduce(least, values))
         agreed = functools.reduce(medium.xp.logical_and, [item == items[0] for item in items])
         rounded[...] = medium.xp.where(agreed, items[0], rounded)

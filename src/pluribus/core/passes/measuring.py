@@ -26,7 +26,8 @@ def distances_to(active: Active, result: Result) -> Array:
     if squares.max(initial=0.0) < SHORT < unit * unit:  # short distances between long rows are rounding
         return np.asarray(np.sqrt(squares))
     squares = summed(active, _block_distances, _Measured(result, unit), np.zeros(len(active.rows)))
-    return np.asarray(np.sqrt(squares) * unit)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(squares) * unit)
 
 
 @dataclass(frozen=True, eq=False)

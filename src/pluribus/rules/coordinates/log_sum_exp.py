@@ -12,6 +12,8 @@ from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
 
+_STEEPEST = float(np.finfo(np.float64).max)  # one over the least temperatures is no number
+
 
 @register
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class LogSumExp(CoordinateRule):
 
     def tile_rule(self, weights: Array) -> TileRule:
         """A shifted sum of exponentials."""
-        return generalised.exponential(weights, 1 / float(self.temperature))
+        return generalised.exponential(weights, float(np.clip(1 / float(self.temperature), -_STEEPEST, _STEEPEST)))
 
     def tile_shares(self, tile: Array) -> Array:
         """The softmax of the values: how fast the result moves with each."""
-        scaled = tile.astype(np.float64) / self.temperature
-        shares = np.exp(scaled - scaled.max(axis=0))
+        wide = tile.astype(np.float64)
+        greatest = wide.max(axis=0) if self.temperature > 0 else wide.min(axis=0)
+        with np.errstate(over="ignore"):
+            shares = np.exp((wide - greatest) / self.temperature)
         return np.asarray(shares / shares.sum(axis=0))

@@ -73,15 +73,16 @@ class GradDrop(CoordinateRule):
         def at(first: int) -> TileRule:
             def rule(kernel: Any, views: Sequence[Array], out: Array) -> bool:
                 up, down = np.zeros(out.size), np.zeros(out.size)
-                for view, scale in zip(views, scales, strict=True):
-                    value = np.multiply(view, scale, dtype=np.float64)
-                    up += np.maximum(value, 0.0)
-                    down += np.minimum(value, 0.0)
-                size = up - down
-                chance = np.divide(up, size, out=np.zeros(out.size), where=size > 0)
-                wins = chance > lots(self.seed, first, out.size)
-                kept = np.where(wins, up, down)
-                out[...] = kept + self.leak * np.where(wins, down, up) if self.leak else kept
+                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told at the end
+                    for view, scale in zip(views, scales, strict=True):
+                        value = np.multiply(view, scale, dtype=np.float64)
+                        up += np.maximum(value, 0.0)
+                        down += np.minimum(value, 0.0)
+                    size = up - down
+                    chance = np.divide(up, size, out=np.zeros(out.size), where=size > 0)
+                    wins = chance > lots(self.seed, first, out.size)
+                    kept = np.where(wins, up, down)
+                    out[...] = kept + self.leak * np.where(wins, down, up) if self.leak else kept
                 return bool(kernel.finite(size))
 
             return rule

@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.kernels import plain, select
+from pluribus.core.kernels.tiles import SHRINK
 from pluribus.core.passes import Active, TileRule, coordinate_shares
 from pluribus.core.relations import Reads
 from pluribus.core.rule import CompositeRule, CoordinateRule, Execute, positive, register
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
 _PIECE = 1 << 11  # coordinates: n rows of slopes fit the cache
+_HUGE = 2.0**900  # differences of values below it are numbers
 _ROUNDING = 1e-12  # residuals below this share of the largest value are rounding
 
 
@@ -49,9 +51,9 @@ def line_weights(tile: Array, width: float, kernel: Any = plain) -> tuple[Array,
     Confidence is ``min(1, K sqrt(1 - h) tau / |residual|)`` with ``K = width sqrt(2 / n)``, h the leverage of the rank
     and tau = ``1.4826 (1 + 5 / (n - 1))`` times the median of all but the smallest absolute residual.
     """
-    n = len(tile)
+    n, unit = len(tile), 1.0 if np.abs(tile).max(initial=0.0) < _HUGE else SHRINK
     order = np.argsort(tile, axis=0, kind="stable")
-    ranked = np.take_along_axis(tile, order, axis=0).astype(np.float64)
+    ranked = np.take_along_axis(tile, order, axis=0).astype(np.float64) * unit
     slope, start = repeated_median_line(list(ranked), kernel)
     ranks = np.arange(n, dtype=np.float64)
     line = start + slope * ranks[:, None]
@@ -64,7 +66,8 @@ def line_weights(tile: Array, width: float, kernel: Any = plain) -> tuple[Array,
     confidence = np.where(away <= most, 1.0, np.divide(most, away, out=np.zeros_like(away), where=away > 0))
     back = np.empty_like(order)
     np.put_along_axis(back, order, np.arange(n)[:, None], axis=0)
-    return np.take_along_axis(confidence, back, axis=0), np.take_along_axis(line, back, axis=0)
+    with np.errstate(over="ignore"):  # a line may leave the range of its values
+        return np.take_along_axis(confidence, back, axis=0), np.take_along_axis(line / unit, back, axis=0)
 
 
 def _pieces(size: int) -> list[slice]:
@@ -87,7 +90,8 @@ class _Mended(CoordinateRule):
                 if len(tile) > 2:
                     confidence, line = line_weights(tile, self.width, kernel)
                     tile = np.where(confidence >= self.threshold, tile, line)
-                out[piece] = weights @ tile
+                with np.errstate(over="ignore", invalid="ignore"):  # the pass tells
+                    out[piece] = weights @ tile
             return True
 
         return combine

@@ -51,7 +51,8 @@ class PoincareMean(PointRule):
 
     def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
         """Vectors must lie inside the ball."""
-        norms = np.linalg.norm(points, axis=-1)
+        with np.errstate(over="ignore"):  # infinite is what it is beside one
+            norms = np.linalg.norm(points, axis=-1)
         rim = 1 / np.sqrt(self.curvature) if self.curvature else np.inf
         return first_off(norms, norms < rim, f"has norm {{:g}}; points of this ball have norms below {rim:g}")
 

@@ -27,6 +27,7 @@ class _Ranking(PointRule):
     first: int = 0
 
     whole = True
+    masks = False
     laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
 
     def __post_init__(self) -> None:

@@ -44,7 +44,8 @@ class SphereMean(PointRule):
 
     def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
         """Vectors must have length one."""
-        norms = np.linalg.norm(points, axis=-1)
+        with np.errstate(over="ignore"):  # infinite is what it is beside one
+            norms = np.linalg.norm(points, axis=-1)
         good = np.abs(norms - 1) <= max(1e-6, 2 * rounding)
         return first_off(norms, good, "has norm {:g}; points of a sphere have norm 1: divide each vector by its norm")
 
