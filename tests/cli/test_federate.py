@@ -28,7 +28,7 @@ def test_a_table_progress_and_files(tmp_path, capsys):
     heads = [line.split() for line in lines[:2]]
     assert heads == [
         ["against", "worst", "effective", "CPU", "s"],
-        ["rule", "accuracy", "FedAvg", "client", "clients", "a", "run"],
+        ["rule", "accuracy", "fedavg", "client", "clients", "a", "run"],
     ]
     first = next(line for line in lines if line.strip().startswith("fedavg"))
     assert "baseline" in first
@@ -112,7 +112,7 @@ def test_what_was_stopped_goes_on_without_its_options(tmp_path, capsys, monkeypa
 def test_rounds_without_a_step_are_told(tmp_path, capsys):
     rules = ["--rules", "krum:f=1", "--participation", "cyclic:2"]
     assert federate(*TINY, *rules, "--out", tmp_path) == 0
-    expected = "Krum(f=1): the model stayed as it was in 6 of 6 rounds: too few for the rule."
+    expected = "krum:f=1: the model stayed as it was in 6 of 6 rounds: too few for the rule."
     assert expected in capsys.readouterr().err.splitlines()
     assert expected in (tmp_path / "report.html").read_text(encoding="utf-8")
 

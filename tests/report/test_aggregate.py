@@ -102,3 +102,9 @@ def test_wrong_shapes_are_refused() -> None:
         AggregateReport("t", ("a", "b"), np.ones(3))
     with pytest.raises(ReportError, match="marked holds 5"):
         AggregateReport("t", ("a", "b"), marked=(5,))
+
+
+def test_influence_among_few_is_no_sign_of_an_attack() -> None:
+    assert "Influence is no sign of an attack" in render_aggregate(make_aggregate(5))
+    assert "Influence is no sign of an attack" not in render_aggregate(make_aggregate(21))
+    assert "no sign of an attack" not in render_aggregate(dataclasses.replace(make_aggregate(5), influence=None))

@@ -17,6 +17,7 @@ from pluribus.report.figure import Figure, grouped
 from pluribus.report.lines import _spread, tick_places
 from pluribus.report.scales import axis
 from pluribus.report.svg import Series, bar_chart, heat_map, interval_mark, line_chart, relation_map, stacked_bars
+from pluribus.report.text import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -386,3 +387,13 @@ def test_names_are_text_and_nothing_else(name: str) -> None:
 def test_the_same_numbers_give_the_same_bytes() -> None:
     make: list[Callable[[], list[Figure]]] = [lambda: everything("a"), lambda: everything("a")]
     assert [f.svg for f in make[0]()] == [f.svg for f in make[1]()]
+
+
+def test_no_number_is_struck_through_by_the_landmark() -> None:
+    values = np.array([0.02, 0.045, 0.049, 0.05, 0.051, 0.09])
+    figure = bar_chart([str(i) for i in range(6)], values, key="b", title="t", landmark=0.05)
+    root = ET.fromstring(figure.svg)
+    dashed = [float(e.get("x1", "")) for e in root.iter() if e.get("class") == "landmark"]
+    shown = {t.text: float(t.get("x", "")) for t in root.iter() if t.get("class") == "soft halo"}
+    assert len(shown) == len(values)
+    assert all(not x < dashed[0] < x + text_width(str(text)) for text, x in shown.items())

@@ -60,6 +60,36 @@ def test_the_page_has_all_its_parts() -> None:
         assert text in words
 
 
+def test_many_rules_are_folded_but_the_first_and_the_best() -> None:
+    report = make_run()
+    plain = Page(render(report))
+    assert all(attributes.get("class") != "rule-charts" for _, attributes in plain.elements)
+    extra = tuple(
+        dataclasses.replace(report.rules[0], name=f"r{i}", label=f"r{i}", formal=f"R{i}(f=1)", final={"accuracy": a})
+        for i, a in enumerate((0.3, 0.99, 0.5))
+    )
+    html = render(changed(report, rules=(*report.rules, *extra)))
+    page = Page(html)
+    sections = dict(re.findall(r'<section id="(rule\d)".*?</h2>(.*?)</section>', html, flags=re.S))
+    folded = [key for key, text in sections.items() if '<details class="rule-charts">' in text]
+    assert folded == ["rule1", "rule2", "rule3", "rule5"]
+    assert {"rule2w", "rule3w"} <= set(page.ids()), "what is folded is there"
+    assert "R1(f=1)" in page.words()
+
+
+def test_cosines_of_all_rules_have_one_scale() -> None:
+    report = make_run()
+    values = report.rules[2].relation.values  # type: ignore[union-attr]
+    faint = Relation(np.where(np.eye(6) > 0, 1.0, 0.01 * values), report.clients, "cosine")
+    other = dataclasses.replace(report.rules[2], name="o", label="O", relation=faint)
+    html = render(changed(report, rules=(*report.rules, other)))
+    ends = [
+        re.findall(r">([−\d.]+)</text>", re.findall(rf'<figure id="{key}".*?<svg.*?</svg>', html, flags=re.S)[0])[:3]
+        for key in ("rule2r", "rule3r")
+    ]
+    assert ends[0] == ends[1]
+
+
 def test_every_drawing_is_xml_and_named_or_hidden() -> None:
     drawings = svgs(render(make_run()))
     assert len(drawings) > 10

@@ -38,7 +38,7 @@ def results(outcome: Outcome, as_json: bool, quiet: bool) -> None:
 
 def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows; per cent, the baseline first."""
-    base = summary["rules"][0]["label"]
+    base = summary["rules"][0]["rule"]
     attacked = any(summary["attackers"].values())
     noisy = any(summary["noisy"].values())
     heads = ["rule", "accuracy", f"against\n{base}", "worst\nclient", "effective\nclients"]

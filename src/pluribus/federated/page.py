@@ -47,7 +47,8 @@ def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> repor
         final["noisy clients' weight"] = row["noisy_weight"]["mean"]
     return report.RuleReport(
         name=row["rule"],
-        label=row["label"],
+        label=row["rule"],
+        formal=row["label"],
         accuracy=np.stack([h.accuracy for h in histories]),
         weights=first.weights.T if np.isfinite(first.weights).any() else None,
         relation=report.Relation(first.cosines, clients, "cosine") if np.isfinite(first.gram).any() else None,

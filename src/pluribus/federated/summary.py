@@ -87,7 +87,7 @@ def _notes(done: Done, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader must know before believing the numbers."""
     total = done.settings.rounds * done.settings.seeds
     return [
-        f"{row['label']}: the model stayed as it was in {count} of {total} rounds: {status}."
+        f"{row['rule']}: the model stayed as it was in {count} of {total} rounds: {status}."
         for row in rows
         for status, count in row["rounds_without_a_step"].items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .layout import fill
 from .scales import FloatArray
 from .text import MISSING, counted, number
 
+_FEW = 20
 _FRAGMENT_ROWS = 12
 _FRAGMENT_RELATION = 24
 
@@ -26,7 +28,7 @@ def render_aggregate(report: AggregateReport) -> str:
     bars = [
         _bars(report, report.mean_weights, "w", "weight", "Weight of each contributor", landmark=share),
         _weights_of_results(report),
-        _bars(report, report.influence, "i", "influence", "How far the result moves when a contributor is left out"),
+        _influence(report),
         _bars(report, report.distances, "d", "distance", "Distance of each contributor to the result"),
     ]
     return fill(
@@ -36,6 +38,18 @@ def render_aggregate(report: AggregateReport) -> str:
         figures=[figure for figure in (*bars, _relation(report, "r", 424, titles=False)) if figure is not None],
         table=_table(report, list(range(len(report.names)))),
     )
+
+
+def _influence(report: AggregateReport) -> Figure | None:
+    title = "How far the result moves when a contributor is left out"
+    bars = _bars(report, report.influence, "i", "influence", title)
+    if bars is None or len(report.names) > _FEW:
+        return bars
+    note = (
+        "Among few contributors the result may move most without an honest one: those that are left decide otherwise. "
+        "Influence is no sign of an attack; weights and distances say more."
+    )
+    return replace(bars, notes=(*bars.notes, note))
 
 
 def fragment(report: AggregateReport) -> str:

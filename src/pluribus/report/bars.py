@@ -48,12 +48,12 @@ def bar_chart(
     bottom = _TOP + tall * len(kept)
     zero = left + (end - left) * x_axis.place(0.0)
     body = [figure.label(left, 14, shorten(quantity, width - left), "strong")]
+    crossed = left + (end - left) * x_axis.place(landmark) if landmark is not None else 0.0
     if landmark is not None:
-        x = left + (end - left) * x_axis.place(landmark)
         text = f"{landmark_name} {show(landmark)}"
-        at = min(x, width - text_width(text) - 2)
+        at = min(crossed, width - text_width(text) - 2)
         body.append(figure.label(max(at, left + text_width(quantity) + 16), 14, text, "soft"))
-        body.append(figure.line(x, 20, x, bottom + 2, "landmark"))
+        body.append(figure.line(crossed, 20, crossed, bottom + 2, "landmark"))
     for row, i in enumerate(kept):
         value, y = float(values[i]), _TOP + row * tall
         x = zero if np.isnan(value) else left + (end - left) * x_axis.place(value)
@@ -61,7 +61,10 @@ def bar_chart(
         box = figure.rectangle(min(x, zero), y + 0.12 * tall, abs(x - zero), 0.76 * tall, kind, round_=min(2, tall / 5))
         body.append(f"<g><title>{escape(f'{names[i]}: {show(value)}')}</title>{box}</g>")
         if tall >= 11:
-            body.append(figure.label(max(x, zero) + 5, y + tall / 2 + 4, show(value), "soft halo"))
+            at = max(x, zero) + 5
+            if landmark is not None and at - 3 < crossed < at + text_width(show(value)) + 3:
+                at = crossed + 4  # the dashed line would strike the number through
+            body.append(figure.label(at, y + tall / 2 + 4, show(value), "soft halo"))
     flags = frozenset(row for row, i in enumerate(kept) if i in marked)
     body.append(figure.row_labels(shown, left, _TOP, tall, room=left - 16, marked=flags))
     body.append(figure.line(zero, _TOP - 2, zero, bottom + 2, "base"))

@@ -39,8 +39,9 @@ class Relation:
 class RuleReport:
     """What one rule did in a run.
 
-    name, label
-        The rule as it is called, and as a reader should see it.
+    name, label, formal
+        The rule as it is called, as a reader should see it, and, small beside that in its own section, with all
+        parameters as the code names it (or nothing).
     accuracy
         (seeds, rounds), shares in [0, 1]; NaN where it was not measured.
     weights
@@ -63,6 +64,7 @@ class RuleReport:
     relation: Relation | None = None
     final: Mapping[str, float] = field(default_factory=dict)
     explanation: str = ""
+    formal: str = ""
 
     def __post_init__(self) -> None:
         accuracy = np.asarray(self.accuracy, dtype=np.float64)

@@ -36,6 +36,12 @@ def final(rule: RuleReport, name: str) -> float:
     return rule.final.get(name, math.nan)
 
 
+def most_accurate(report: RunReport) -> RuleReport | None:
+    """The rule of highest accuracy, the first of equals; None where none is known."""
+    known = [r for r in report.rules if math.isfinite(final(r, "accuracy"))]
+    return max(known, key=lambda r: final(r, "accuracy"), default=None)
+
+
 def findings(report: RunReport) -> tuple[str, ...]:
     """One to four sentences; none that the numbers do not carry."""
     if not report.rules:
@@ -50,9 +56,9 @@ def findings(report: RunReport) -> tuple[str, ...]:
 def _best(report: RunReport) -> str:
     base = report.rules[0]
     known = [r for r in report.rules if math.isfinite(final(r, "accuracy"))]
-    if not known:
+    best = most_accurate(report)
+    if best is None:
         return ""
-    best = max(known, key=lambda r: final(r, "accuracy"))
     reached = f"{percent(final(best, 'accuracy'))}\u00a0%"
     seeds = best.accuracy.shape[0]
     if best is base:

@@ -97,20 +97,23 @@ def relation_map(
     mark_name: str = "attacker",
     width: float = 450,
     cell_titles: bool = False,
+    scale: ColourScale | None = None,
 ) -> Figure:
     """An (n, n) relation: squared distances on a scale that outliers do not flatten, cosines around zero.
 
-    The diagonal (always 0, or always 1) does not enter the scale.
+    The diagonal (always 0, or always 1) does not enter the scale, unless one is given.
     """
     values = np.asarray(values, dtype=np.float64).reshape(len(names), len(names))
-    others = values[~np.eye(len(names), dtype=bool)]
+    if scale is None:
+        others = off_diagonal(values)
+        scale = diverging_scale(others) if kind == "cosine" else robust_scale(others)
     return heat_map(
         values,
         names,
         names,
         key=key,
         title=title,
-        scale=diverging_scale(others) if kind == "cosine" else robust_scale(others),
+        scale=scale,
         quantity=kind,
         row_label="contributor",
         column_label="contributor",
@@ -121,6 +124,11 @@ def relation_map(
         most=120,
         cell_titles=cell_titles,
     )
+
+
+def off_diagonal(values: FloatArray) -> FloatArray:
+    """All but the diagonal of (n, n), in a row."""
+    return values[~np.eye(len(values), dtype=bool)]
 
 
 def _reduce(

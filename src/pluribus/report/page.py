@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,16 @@ from .bars import bar_chart, stacked_bars
 from .counted import who_counted
 from .data import RuleReport, RunReport
 from .figure import Figure
-from .findings import findings, mean_weights
-from .heat import heat_map, relation_map
+from .findings import findings, mean_weights, most_accurate
+from .heat import heat_map, off_diagonal, relation_map
 from .layout import fill
 from .lines import Series, line_chart, series_class
-from .scales import FloatArray
+from .scales import ColourScale, FloatArray, diverging_scale
 from .summary import rule_mark, summary_table
 from .text import MISSING, fixed, percent
+
+_UNFOLDED = 3
+"""Rules whose sections are open; of more, those of the baseline and of the most accurate rule."""
 
 
 def render(report: RunReport) -> str:
@@ -97,19 +101,7 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
     show = _weights_shown(len(report.clients))
     said = "Of the first seed." if rule.accuracy.shape[0] > 1 else ""
     if rule.weights is not None:
-        weights = heat_map(
-            rule.weights,
-            report.clients,
-            _round_names(report),
-            key=f"{key}w",
-            title=f"Weight of each client in each round under {rule.label}",
-            quantity="weight",
-            row_label="client",
-            column_label="round",
-            marked=report.attackers,
-            absent="did not take part",
-            show=show,
-        )
+        weights = _weights(report, rule, rule.weights, f"{key}w", show)
     if rule.relation is not None:
         attackers = {report.clients[i] for i in report.attackers}
         relation = relation_map(
@@ -119,6 +111,7 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
             key=f"{key}r",
             title=f"{rule.relation.kind.capitalize()}s of the last round under {rule.label}",
             marked=[i for i, name in enumerate(rule.relation.labels) if name in attackers],
+            scale=_cosines(report) if rule.relation.kind == "cosine" else None,
         )
     if means is not None:
         bars = bar_chart(
@@ -133,7 +126,8 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
         )
     return {
         "label": rule.label,
-        "name": rule.name,
+        "formal": rule.formal,
+        "folded": len(report.rules) > _UNFOLDED and index > 0 and rule is not most_accurate(report),
         "id": key,
         "mark": rule_mark(index),
         "colour": series_class(index),
@@ -143,6 +137,38 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
         "bars": bars,
         "aside": f"{said} An equal share would be {show(share)}.".strip(),
     }
+
+
+def _weights(report: RunReport, rule: RuleReport, values: FloatArray, key: str, show: Callable[[float], str]) -> Figure:
+    """Weights client x round; on a phone with fewer columns, so that letters keep their size."""
+
+    def draw(key: str, width: float, most: int) -> Figure:
+        return heat_map(
+            values,
+            report.clients,
+            _round_names(report),
+            key=key,
+            title=f"Weight of each client in each round under {rule.label}",
+            quantity="weight",
+            row_label="client",
+            column_label="round",
+            marked=report.attackers,
+            absent="did not take part",
+            show=show,
+            width=width,
+            most=most,
+        )
+
+    wide = draw(key, 914, 200)
+    if len(report.clients) > 60:  # the rows of a phone would have to be averaged too
+        return wide
+    return replace(wide, narrow=draw(f"{key}n", 430, 60).svg)
+
+
+def _cosines(report: RunReport) -> ColourScale:
+    """One scale for the cosines of all rules, so that a colour is the same number on the whole page."""
+    seen = [r.relation.values for r in report.rules if r.relation is not None and r.relation.kind == "cosine"]
+    return diverging_scale(np.concatenate([off_diagonal(values) for values in seen]))
 
 
 def _weights_shown(clients: int) -> Callable[[float], str]:
