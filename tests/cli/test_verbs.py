@@ -9,10 +9,12 @@ import sys
 import pytest
 
 from pluribus.cli import main
-from pluribus.core import catalogue
+from pluribus.core import catalogue, laws
 from pluribus.core.errors import RuleError
 from pluribus.federated import server
 from pluribus.rules import Median, registered
+
+laws_stored = laws.store
 
 
 def test_the_catalogue_holds_every_named_method_once(capsys):
@@ -78,10 +80,16 @@ def test_laws_of_a_rule(capsys):
     lines = {line.split()[0]: line.split()[-1] for line in told.out.splitlines() if line.strip()}
     assert (lines["rotation"], lines["unanimity"]) == ("no", "holds")
     assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["median"]["rotation"]["holds"] is False
-    assert found["median"]["rotation"]["declared"] is False
+    found = json.loads(capsys.readouterr().out)["rules"]
+    assert found["median"]["unanimity"] == "holds"
     assert len(found["median"]["rotation"]["counterexample"]["x"]) >= 2
+    assert found["median"]["rotation"]["message"]
+
+
+def test_counterexamples_are_kept_on_demand(tmp_path, monkeypatch):
+    monkeypatch.setattr(laws, "store", lambda found: laws_stored(found, tmp_path))
+    assert main(["laws", "median", "--law", "rotation", "--law", "null", "--examples", "20", "--store"]) == 0
+    assert list(json.loads((tmp_path / "median.json").read_text())) == ["rotation"]
 
 
 OWN = """

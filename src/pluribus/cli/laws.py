@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from pluribus.cli.app import FAILED
+
+if TYPE_CHECKING:
+    from pluribus.core.laws import Verdict
 
 LEGEND = (
     "holds: declared, and no counterexample was found; (holds): none was found, and it is not declared; no: a "
@@ -22,7 +26,10 @@ LEGEND = (
 @click.option("--examples", default=100, show_default=True, type=click.IntRange(1), help="random cases of each law")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="the same seed, the same cases")
 @click.option("--json", "as_json", is_flag=True, help="print JSON, with the counterexamples, and nothing else")
-def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int, as_json: bool) -> int:
+@click.option("--store", is_flag=True, help="keep the counterexamples with the package (for its developers)")
+def laws(  # noqa: PLR0917 - click gives options by name
+    rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int, as_json: bool, store: bool
+) -> int:
     """Try to break the laws of rules by random search.
 
     Without arguments all named rules are tried. MODULE:NAME is a rule of your own, or a class or function that gives
@@ -43,6 +50,8 @@ def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int
         finally:
             if progress:
                 progress.end()
+    if store:
+        court.store(found)
     broken = [
         (name, verdict)
         for name, verdicts in found.items()
@@ -50,14 +59,10 @@ def laws(rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int
         if verdict.holds is False and verdict.law in tried[name].laws
     ]
     if as_json:
-        import dataclasses
         import json
 
-        plain = {
-            name: {law: {**dataclasses.asdict(v), "declared": law in tried[name].laws} for law, v in verdicts.items()}
-            for name, verdicts in found.items()
-        }
-        click.echo(json.dumps(plain, indent=2))
+        plain = {name: {law: _plain(v) for law, v in verdicts.items()} for name, verdicts in found.items()}
+        click.echo(json.dumps({"rules": plain}, indent=2))
         return FAILED if broken else 0
     rows = [[law, *(_mark(law in tried[name].laws, found[name][law].holds) for name in tried)] for law in names]
     print_table(["law", *tried], rows, words=range(len(tried) + 1))
@@ -94,6 +99,13 @@ class _Progress:
     @staticmethod
     def _say(text: str) -> None:
         click.echo(text, err=True, nl=False)
+
+
+def _plain(verdict: Verdict) -> object:
+    """``"holds"``, ``"not applicable"``, or the counterexample with what went wrong."""
+    if verdict.holds is False:
+        return {"counterexample": verdict.counterexample, "message": verdict.message}
+    return verdict.word
 
 
 def _mark(declared: bool, holds: bool | None) -> str:

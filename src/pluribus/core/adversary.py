@@ -96,8 +96,8 @@ def attack(
 def _starts(honest: Array, f: int, rng: np.random.Generator) -> Iterator[Array]:
     """Where attackers begin, shape (f, d)."""
     centre, spread = honest.mean(axis=0), np.ptp(honest, axis=0).max()
-    direction = rng.normal(size=honest.shape[1])
-    direction /= np.linalg.norm(direction)
+    direction: Array = rng.normal(size=honest.shape[1:])
+    direction = direction / np.linalg.norm(direction)
     for reach in (1.5, 10.0, 1e8):  # together, far away
         yield np.tile(centre + reach * spread * direction, (f, 1))
     yield centre - 3 * (honest[rng.integers(len(honest), size=f)] - centre)  # the opposite of honest ones
