@@ -172,6 +172,21 @@ def ended(process: subprocess.Popen, number: signal.Signals) -> str:
 groups = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches a group of processes on POSIX")
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_process_that_dies_ends_the_run_with_a_reason(settings_of, tmp_path):
+    settings = settings_of(rounds=20_000, seeds=1, rules="fedavg,fedavgm", eval_every=5000)
+    out = tmp_path / "out"
+    with started(settings, tmp_path, out) as process:
+        wait_for(lambda: len(list((out / "checkpoints").glob("*-seed*.safetensors"))) == 2)
+        running = [pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(running) == 2
+        os.kill(running[0], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert stderr.strip().splitlines()[-1].startswith("pluribus: a process of the run was ended from outside")
+        assert not any(alive(pid) for pid in running)
+
+
 @groups
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(settings_of, tmp_path, number):

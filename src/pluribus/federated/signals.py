@@ -58,10 +58,9 @@ def blocked() -> Iterator[None]:
 
 
 def for_the_first() -> None:
-    """In a process of the pool: Ctrl-C reaches every process of a terminal, but is for the first, which tells the rest.
+    """In a process of the pool: signals reach every process of a terminal or a batch job, and are for the first.
 
-    SIGTERM ends the process, as the pool does with those that are left of a broken one.
+    That one tells the rest to stop. (A process that dies while the pool still begins others can make it wait for ever.)
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)

@@ -9,11 +9,13 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any
@@ -110,25 +112,43 @@ def work(config: Config, dataset: Dataset, tasks: Sequence[Task], workers: int, 
 
 
 def _in_processes(job: Job, workers: int, watch: Callable[[Board], None], asked: Callable[[], bool]) -> None:
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _prepare, (job,)) as pool:
+        broken, own = False, set()
         try:
-            with signals.blocked():  # processes that begin in here never hear Ctrl-C, from their first moment
-                waiting = {pool.submit(_run_here, i) for i in range(len(job.tasks))}
+            try:
+                with signals.blocked():  # processes that begin in here never hear Ctrl-C, from their first moment
+                    waiting = {pool.submit(_run_here, i) for i in range(len(job.tasks))}
+            finally:
+                own = set(multiprocessing.active_children()) - others
             while waiting and not asked():
                 done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
                     future.result()
                 watch(job.board)
         except BrokenProcessPool:
-            time.sleep(LOOK_EVERY)  # a SIGTERM for all processes may reach this one last
-            if not asked():
-                raise SimulationError(
-                    "a process of the run was ended from outside, perhaps for want of memory; try fewer --workers"
-                ) from None
+            broken = True
+            raise SimulationError(
+                "a process of the run was ended from outside, perhaps for want of memory; try fewer --workers"
+            ) from None
         finally:
             job.board.stop[0] = 1
+            threading.Thread(target=_end_together, args=(own, broken), daemon=True).start()
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_together(own: Iterable[BaseProcess], broken: bool) -> None:
+    """Kill what is left when one process died: the pool would send SIGTERM, which they do not hear, and wait."""
+    left = set(own)
+    while left and not broken:
+        ready = connection.wait([process.sentinel for process in left])
+        ended = {process for process in left if process.sentinel in ready}
+        for process in ended:
+            process.join()
+        broken = any(process.exitcode for process in ended)
+        left -= ended
+    for process in left:
+        process.kill()
 
 
 def _run(job: Job, index: int, watch: Callable[[Board], None] | None = None) -> None:
