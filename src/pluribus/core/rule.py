@@ -182,6 +182,8 @@ class WeightRule(Rule):
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Coefficients over the rows, shape (m,), from the relation and the given weights, shape (n,), of sum one.
 
+        Extra rows may be left out, shape (n,): they count for nothing then.
+
         ``relation`` is a `Gram`, a `Norms` or None, as ``reads`` says; m = n + number of extra rows.
         """
 
@@ -403,8 +405,7 @@ class _GivenWeights(WeightRule):
     """The mean with the given weights."""
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
-        extras = len(relation.extras) if relation is not None else 0
-        return np.concatenate([weights, np.zeros(extras)])
+        return weights
 
 
 # --- the registry ---------------------------------------------------------------------------------------------------

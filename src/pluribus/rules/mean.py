@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pluribus.core.dtypes import Array
 from pluribus.core.fold import Fold
 from pluribus.core.relations import Reads, Relation
@@ -46,8 +44,7 @@ class Mean(WeightRule):
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """The given weights; an extra row counts for nothing."""
-        extras = len(relation.extras) if relation is not None else 0
-        return np.concatenate([weights, np.zeros(extras)])
+        return weights
 
     def fold(self, integers: str = "round") -> Fold:
         """An empty fold; see `pluribus.core.fold.Fold`."""
