@@ -10,7 +10,7 @@ A state is a tree of arrays, so that it is checkpointed, resumed and inspected l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -55,7 +55,6 @@ class Round:
     label_counts: Array | None = None
     proxy: Objective | None = None
     seed: int = 0
-    known: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
