@@ -81,10 +81,9 @@ def test_weighted_sum_rounds_once_into_float32(kernels, rng):
     np.testing.assert_array_equal(strided, narrow)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 10])
-def test_weighted_sum_adds_in_order_in_float64(kernels, rng, n, dtype):
-    views = list(rng.standard_normal((n, 3000)).astype(dtype))
+def test_weighted_sum_of_float32_adds_in_order_in_float64(kernels, rng, n):
+    views = list(rng.standard_normal((n, 3000)).astype(np.float32))
     weights = rng.standard_normal(n)
     expected = np.zeros(3000)
     for weight, view in zip(weights, views, strict=True):

@@ -8,19 +8,20 @@ must be those of `plain`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
+from pluribus.core.kernels import compensated
+from pluribus.core.kernels.jit import jit, pointer
 from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
 from pluribus.core.kernels.plain import cross, finite, gram, norms
+from pluribus.core.kernels.sums import wide_sum
 from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
 from pluribus.core.kernels.weighted import weighted_middle_by
 
@@ -31,22 +32,12 @@ NAME = "compiled"
 _ROW = 1 << 12  # bytes of one row of a piece
 _SUM_PIECE = 1 << 11  # coordinates
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _Bits = tuple[type[np.unsignedinteger[Any]], int, int]
 _BITS: dict[int, _Bits] = {
     4: (np.uint32, 0x7FFF_FFFF, 0x7F80_0000),
     8: (np.uint64, 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
 }
 """By item size: the integer of that size, the mask of all but the sign, and the bits of infinity."""
-
-
-def _jit(function: Function) -> Function:
-    """Compile without the GIL, into numba's cache where a folder for it can be written."""
-    try:
-        compiled = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # "no locator available": neither __pycache__ nor the user's cache folder is writable
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    return cast(Function, compiled)
 
 
 def middle(views: Sequence[Floats], low: int, high: int, out: Floats) -> bool:
@@ -92,12 +83,17 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bo
         return True
     addresses, _alive = _addresses(used)
     target = out if out.flags.carray else np.empty(out.size, out.dtype)
-    (sums,) = scratch((1, _SUM_PIECE, FLOAT64))
     integer, mask, infinity = _BITS[8]
-    sample = np.empty(0, used[0].dtype)
-    largest = _weighted_sum(
-        addresses, (np.array(scales), common), target, (sums[0], sums[0].view(integer), integer(mask)), sample
-    )
+    if used[0].dtype == FLOAT64:
+        given = compensated.plan(scales)
+        halves = np.array([(scale, *compensated.split(scale)) for scale in scales])
+        (rows,) = scratch((6, compensated.PIECE, FLOAT64))
+        work = (rows, rows.view(np.int64), np.int64(mask))
+        largest = wide_sum(addresses, (halves, given.equal, given.count), target, work)
+    else:
+        (sums,) = scratch((1, _SUM_PIECE, FLOAT64))
+        work = (sums[0], sums[0].view(integer), integer(mask))
+        largest = _weighted_sum(addresses, (np.array(scales), common), target, work, np.empty(0, np.float32))
     if target is not out:
         np.copyto(out, target)
     return bool(largest < infinity) or all(map(finite, used))
@@ -118,24 +114,12 @@ def _tables(network: Network) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.array(network.steps, np.int64).reshape(-1, 3), np.array(network.outputs, np.int64)
 
 
-def _pointer_from_address(typing: Any, address: Any) -> Any:
-    """Turn an address into a pointer (an intrinsic of numba: a signature and the instruction)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return numba.types.voidptr(numba.types.uintp), generate
-
-
-_pointer = intrinsic(_pointer_from_address)
-
-
-@_jit
+@jit
 def _address(view: Any) -> Any:
     return view.ctypes.data
 
 
-@_jit
+@jit
 def _load(source: Any, row: Any, mask: Any, largest: Any) -> Any:
     """Copy ``source`` to ``row``; return the largest magnitude so far (as bits, NaN and infinity above all others)."""
     for k in range(source.size):
@@ -146,17 +130,17 @@ def _load(source: Any, row: Any, mask: Any, largest: Any) -> Any:
     return largest
 
 
-@_jit
+@jit
 def _load_all(addresses: Any, start: Any, width: Any, work: Any, largest: Any) -> Any:
     """Copy the piece ``start .. start + width`` of every view into its row."""
     _, bits, mask = work
     for i in range(addresses.size):
-        source = numba.carray(_pointer(addresses[i] + np.uint64(start * bits.itemsize)), (width,), bits.dtype)
+        source = numba.carray(pointer(addresses[i] + np.uint64(start * bits.itemsize)), (width,), bits.dtype)
         largest = _load(source, bits[i], mask, largest)
     return largest
 
 
-@_jit
+@jit
 def _compare(steps: Any, rows: Any, width: Any) -> None:
     """Apply a network to rows; ties may go either way, so a zero's sign is settled when it is stored."""
     for s in range(steps.shape[0]):
@@ -176,7 +160,7 @@ def _compare(steps: Any, rows: Any, width: Any) -> None:
                 b[k] = y if x < y else x
 
 
-@_jit
+@jit
 def _store(row: Any, out: Any) -> None:
     """Round ``row`` into ``out``, with every zero positive."""
     zero = out.dtype.type(0)
@@ -186,7 +170,7 @@ def _store(row: Any, out: Any) -> None:
         out[k] += zero
 
 
-@_jit
+@jit
 def _overflowed(total: Any) -> Any:
     overflow = False
     for k in range(total.size):
@@ -194,7 +178,7 @@ def _overflowed(total: Any) -> Any:
     return overflow
 
 
-@_jit
+@jit
 def _divide(total: Any, rows: Any, wires: Any, shrink: Any) -> None:
     """Turn sums into means; a sum that overflowed is taken again from shrunken values."""
     count = wires.size
@@ -208,7 +192,7 @@ def _divide(total: Any, rows: Any, wires: Any, shrink: Any) -> None:
             total[k] = small / count / shrink
 
 
-@_jit
+@jit
 def _clamp(total: Any, rows: Any, wires: Any, least: Any, most: Any) -> None:
     """Keep a rounded mean between the smallest and the largest of its rows."""
     width = total.size
@@ -224,7 +208,7 @@ def _clamp(total: Any, rows: Any, wires: Any, least: Any, most: Any) -> None:
         total[k] = total[k] if total[k] < most[k] else most[k]
 
 
-@_jit
+@jit
 def _mean(rows: Any, wires: Any, sums: Any, shrink: Any, out: Any) -> None:
     """Write the mean of the rows at ``wires`` into ``out``: the steps of `plain._mean`."""
     width, count = out.size, wires.size
@@ -252,7 +236,7 @@ def _mean(rows: Any, wires: Any, sums: Any, shrink: Any, out: Any) -> None:
     _store(total, out)
 
 
-@_jit
+@jit
 def _middle(addresses: Any, network: Any, out: Any, work: Any, sums: Any) -> Any:
     """Return the largest magnitude read, as bits."""
     (steps, wires, shrink), (rows, _, mask) = network, work
@@ -265,7 +249,7 @@ def _middle(addresses: Any, network: Any, out: Any, work: Any, sums: Any) -> Any
     return largest
 
 
-@_jit
+@jit
 def _ranks(addresses: Any, network: Any, outs: Any, work: Any) -> Any:
     (steps, wires), (rows, _, mask) = network, work
     largest, block = np.bitwise_xor(mask, mask), rows.shape[1]
@@ -278,7 +262,7 @@ def _ranks(addresses: Any, network: Any, outs: Any, work: Any) -> Any:
     return largest
 
 
-@_jit
+@jit
 def _weighted_sum(addresses: Any, scaling: Any, out: Any, work: Any, sample: Any) -> Any:
     """Add four views in one pass over the sums; return the largest magnitude of a sum, as bits."""
     (weights, common), (sums, bits, mask) = scaling, work
@@ -290,10 +274,10 @@ def _weighted_sum(addresses: Any, scaling: Any, out: Any, work: Any, sample: Any
         total[:] = 0.0
         i = 0
         while i + 4 <= n:
-            a = numba.carray(_pointer(addresses[i] + skip), (width,), sample.dtype)
-            b = numba.carray(_pointer(addresses[i + 1] + skip), (width,), sample.dtype)
-            c = numba.carray(_pointer(addresses[i + 2] + skip), (width,), sample.dtype)
-            d = numba.carray(_pointer(addresses[i + 3] + skip), (width,), sample.dtype)
+            a = numba.carray(pointer(addresses[i] + skip), (width,), sample.dtype)
+            b = numba.carray(pointer(addresses[i + 1] + skip), (width,), sample.dtype)
+            c = numba.carray(pointer(addresses[i + 2] + skip), (width,), sample.dtype)
+            d = numba.carray(pointer(addresses[i + 3] + skip), (width,), sample.dtype)
             v, w, x, y = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
             if common:
                 v = w = x = y = 1.0
@@ -301,7 +285,7 @@ def _weighted_sum(addresses: Any, scaling: Any, out: Any, work: Any, sample: Any
                 total[k] = total[k] + v * a[k] + w * b[k] + x * c[k] + y * d[k]
             i += 4
         while i < n:
-            a = numba.carray(_pointer(addresses[i] + skip), (width,), sample.dtype)
+            a = numba.carray(pointer(addresses[i] + skip), (width,), sample.dtype)
             v = 1.0 if common else weights[i]
             for k in range(width):
                 total[k] += v * a[k]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
+from pluribus.core.kernels import compensated
 from pluribus.core.kernels.networks import HIGH, LOW, Network, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import FLOAT64, LONGEST_PIECE, SHRINK, Floats, check, piece_size, scratch, store, weigh
 from pluribus.core.kernels.weighted import weighted_middle_by
@@ -100,8 +101,9 @@ weighted_middle = weighted_middle_by(ranks)
 def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bool:
     """Write ``sum_i weights[i] * views[i]``, products and sums in float64 in the order of the contributors.
 
-    A view of weight zero is not read.  Equal weights on float32 values scale the sum once (no float32 sum overflows
-    float64), which is both faster and more exact.
+    A view of weight zero is not read.  Equal weights scale the sum once, which is both faster and more exact.  Sums of
+    float64 values carry their rounding errors along (`compensated`): within one unit in the last place of the exact sum
+    unless more than some 14 digits cancel, and of the exact mean for equal weights of sum one.
 
     Parameters
     ----------
@@ -123,6 +125,8 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bo
     if not used:
         out[:] = 0.0
         return True
+    if used[0].dtype == FLOAT64:
+        return _wide_sum(used, scales, out)
     length = min(size, LONGEST_PIECE)
     ((product, sums),) = scratch((2, length, FLOAT64))
     with np.errstate(all="ignore"):
@@ -145,6 +149,22 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bo
                 return False
             if total is not place:
                 np.copyto(place, total, casting="same_kind")
+    return True
+
+
+def _wide_sum(views: list[Floats], weights: list[float], out: Floats) -> bool:
+    """`weighted_sum` of float64 values."""
+    given, length = compensated.plan(weights), min(out.size, compensated.PIECE)
+    (rows,) = scratch((compensated.ROWS, length, FLOAT64))
+    with np.errstate(all="ignore"):
+        for start in range(0, out.size, length or 1):
+            place = out[start : start + length]
+            pieces = [view[start : start + length] for view in views]
+            total = compensated.add_up(np, pieces, given, rows[:, : place.size], _clean)
+            np.add(total, 0.0, out=total)
+            if not _clean(total) and not all(map(_clean, pieces)):
+                return False
+            np.copyto(place, total, casting="same_kind")
     return True
 
 

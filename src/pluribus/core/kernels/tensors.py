@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
-from pluribus.core.kernels import plain
+from pluribus.core.kernels import compensated, plain
 from pluribus.core.kernels.networks import LOW, Step, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import LONGEST_PIECE, SHRINK, check, piece_size, weighted
 from pluribus.core.kernels.weighted import covered_mean
@@ -84,6 +84,8 @@ def weighted_sum(views: Sequence[Tensor], weights: ArrayLike, out: Tensor) -> bo
     if not used:
         out.zero_()
         return True
+    if dtype == torch.float64:
+        return _wide_sum(used, scales, out)
     length = min(size, LONGEST_PIECE) if _on_cpu(out) else size
     given = torch.tensor(scales, dtype=torch.float64).to(out.device)
     # As tensors of one axis, weights make the product float64; a number would leave it float32.
@@ -108,6 +110,17 @@ def weighted_sum(views: Sequence[Tensor], weights: ArrayLike, out: Tensor) -> bo
         if total is not place:
             place.copy_(total)
     return True
+
+
+def _wide_sum(views: list[Tensor], weights: list[float], out: Tensor) -> bool:
+    """`weighted_sum` of float64 values; on the CPU they share memory with numpy's arrays."""
+    if _on_cpu(out):
+        return plain.weighted_sum([view.numpy() for view in views], weights, out.numpy())
+    rows = torch.empty((compensated.ROWS, len(out)), dtype=torch.float64, device=out.device)
+    total = compensated.add_up(torch, views, compensated.plan(weights), list(rows), finite)
+    total.add_(0.0)
+    out.copy_(total)
+    return finite(total) or _told(_all_finite(views))[0]
 
 
 def weighted_middle(views: Sequence[Tensor], weights: ArrayLike, low: float, high: float, out: Tensor) -> bool:
