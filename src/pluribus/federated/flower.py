@@ -1,275 +1,33 @@
-"""Flower: any rule aggregates the replies of a round of remote clients. Needs the extra ``flower``.
+"""Flower: any rule aggregates what remote clients send. Needs the extra ``flower``; see ``docs/flower.md``.
 
-`PluribusStrategy` is a strategy of Flower's ServerApp; see ``docs/flower.md``. Compared with Flower's own FedAvg,
-FedMedian and FedAvgM on the same replies.
+On the server `strategy`. Compared with Flower's own FedAvg, FedMedian and FedAvgM on the same replies.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import time
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from pluribus.core import weights
-from pluribus.core.contributions import gather
-from pluribus.core.errors import ContributionError, PluribusError, RuleError, require
 from pluribus.core.rule import Rule
-from pluribus.federated.server import Objective, Round, ServerRule, State, Stateless, Tree, parse
-from pluribus.federated.server.base import Array
+from pluribus.federated.flower_records import LEFT_OUT, by_node, mean_metrics
+from pluribus.federated.flower_strategy import PluribusStrategy
+from pluribus.federated.server import ServerRule
 
-require("flwr.serverapp.strategy", "flower")
-
-from flwr.app import MetricRecord  # noqa: E402 - asked for by name first
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-
-from pluribus.federated.flower_records import (  # noqa: E402
-    LEFT_OUT,
-    PREFIX,
-    Reply,
-    by_node,
-    checked_size,
-    mean_metrics,
-    open_reply,
-    record_of,
-    tree_of,
-)
-from pluribus.federated.flower_state import flattened, grown, nested  # noqa: E402
-
-__all__ = ["LEFT_OUT", "PluribusStrategy", "by_node", "mean_metrics"]
-
-_LOG = logging.getLogger("flwr")
+__all__ = ["LEFT_OUT", "PluribusStrategy", "by_node", "mean_metrics", "strategy"]
 
 
-class PluribusStrategy(FedAvg):  # type: ignore[misc, unused-ignore]
-    """Flower's FedAvg with a rule in the place of the mean.
+def strategy(
+    rule: Rule | ServerRule | str,
+    *,
+    malformed: str = "drop",
+    max_norm_ratio: float | None = 100.0,
+    **options: Any,
+) -> PluribusStrategy:
+    """A rule as a strategy of Flower for clients that are not one's own: none of them can end the run.
 
-    The rule works on updates, which are a client's arrays less those that it was sent, and it keeps the model's names,
-    order, shapes and dtypes. Counters stay integers, buffers and masks are treated as in `server.Server`. A round in
-    which nobody, or too few for the rule, sent something usable leaves the model as it is.
+    `PluribusStrategy` with two other defaults: what is malformed is left out instead of raised, and so is an update
+    more than 100 times as long as the round's median one. All its options are taken.
 
-    Each round's MetricRecord holds, beside the clients' own metrics, ``pluribus/status`` (an index into
-    `server.STATUS`, where 0 is a step), ``pluribus/effective-size``, ``pluribus/weight/NODE`` (what each node counted
-    for) and ``pluribus/left-out/NODE`` (an index into `LEFT_OUT`); `by_node` takes the last two out.
-
-    Parameters
-    ----------
-    rule
-        A rule (``rules.Median()``, a chain), a server rule (``server.FedAdam()``), or the text of one
-        (``"multi_krum:f=2"``, ``"nnm:f=2+median"``, ``"fedadam:server_lr=0.01"``). How sizes enter and what becomes of
-        NaN is the rule's own affair: the published mean of FedAvg and of the server optimisers goes by num-examples;
-        other rules count clients alike unless they are told ``weighting=size``; NaN is dropped unless
-        ``nonfinite=raise``.
-    malformed
-        What becomes of a reply with other names, shapes or kinds of number than the model, or without a number of
-        examples: ``"raise"`` an error that names the node, or ``"drop"`` it, so that a client cannot end the run.
-    labels_by_key
-        Key of the MetricRecord under which clients may send their samples of each class, a list, for FedDisco.
-    proxy
-        The server's own clean set as an objective ``params -> (loss, gradient)``, for FedLAW and fine-tuning.
-    seed
-        For rules that draw.
-    **options
-        Those of Flower's FedAvg: fractions, least numbers of nodes, keys, metric functions. The least numbers of nodes
-        are those that the rule needs, and metrics are combined by `mean_metrics`, unless given.
-
-    Raises
-    ------
-    MissingExtraError
-        On import, where Flower is not installed.
-    RuleError
-        No such rule, or one that needs more clients than there are.
-    ContributionError, WeightError
-        Replies that are malformed.
+    >>> strategy("nnm:f=1+median", checkpoint="state.safetensors", resume=True).rule.name  # doctest: +SKIP
+    'nnm:f=1+median'
     """
-
-    def __init__(
-        self,
-        rule: Rule | ServerRule | str,
-        *,
-        malformed: str = "raise",
-        labels_by_key: str = "label-counts",
-        proxy: Objective | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> None:
-        if malformed not in ("raise", "drop"):
-            raise RuleError(f"PluribusStrategy: malformed must be 'raise' or 'drop', not {malformed!r}")
-        self.rule = _server_rule(rule)
-        self.malformed, self.labels_by_key, self.proxy, self.seed = malformed, labels_by_key, proxy, seed
-        least = max(2, getattr(self.rule, "least", 1))
-        defaults = {
-            "min_train_nodes": least,
-            "min_available_nodes": least,
-            "train_metrics_aggr_fn": mean_metrics,
-            "evaluate_metrics_aggr_fn": mean_metrics,
-        }
-        super().__init__(**(defaults | options))
-        self._state: State | None = None
-        self._nodes: dict[int, int] = {}  # position of each node that was ever seen
-        self._rounds = 0
-        self._asked: set[int] = set()
-
-    # --- what Flower calls --------------------------------------------------------------------------------------
-
-    def summary(self) -> None:
-        """Log the rule and FedAvg's settings."""
-        _LOG.info("\t├──> Rule: %s", self.rule.name)
-        super().summary()
-
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
-        """Sample as FedAvg does, once enough nodes are there, and note which model is sent to whom."""
-        # FedAvg takes its fraction of the nodes that are there before it waits for more: it would ask the first two of
-        # a large federation, and a liar among two wins.
-        least = max(self.min_available_nodes, self.min_train_nodes)
-        while self.fraction_train and (here := len(list(grid.get_node_ids()))) < least:
-            _LOG.info("Waiting for nodes: %d of %d are there", here, least)
-            time.sleep(1)
-        messages = list(super().configure_train(server_round, arrays, config, grid))
-        self._asked = {message.metadata.dst_node_id for message in messages}
-        self._begin(tree_of(arrays, "the model to send"), self._asked | set(grid.get_node_ids()))
-        return messages
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
-        """Take a step of the rule with the usable replies; the model, changed or not, and the round's metrics."""
-        params = self.state["params"]
-        good, left_out = self._read(
-            replies, lambda message: open_reply(message, params, self.weighted_by_key, self.labels_by_key)
-        )
-        left_out |= dict.fromkeys(self._asked - good.keys() - left_out.keys(), 1)
-        self._begin(params, set(good))
-        order = {self._nodes[node]: reply for node, reply in good.items()}
-        number_of = list(self._nodes)
-        try:
-            self._state = self.rule.step(self.state, self._round(order))
-        except PluribusError as error:
-            told = re.sub(r"\bclient (\d+)\b", lambda found: f"node {number_of[int(found[1])]}", str(error))
-            raise type(error)(told) from error
-        self._rounds, self._asked = self._rounds + 1, set()
-        dropped = np.flatnonzero(self._state.get("dropped", ()))
-        left_out |= dict.fromkeys((number_of[i] for i in dropped), 4)
-        for node, why in sorted(left_out.items()):
-            _LOG.info("\t> Left out node %d: it %s", node, LEFT_OUT[why])
-        return self.arrays(), self._metrics([r for node, r in good.items() if node not in left_out], left_out)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """Combine the metrics of the usable replies; None where there are none."""
-        good, _ = self._read(replies, lambda message: checked_size(message, self.weighted_by_key))
-        contents = [reply.content for reply in good.values()]
-        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
-
-    # --- the rule's state ---------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """The server rule's state, a tree of arrays: ``params``, ``weights`` of all nodes seen, and the rule's own."""
-        if self._state is None:
-            raise RuleError("the strategy has no model yet: call start, or configure_train, or load_state_dict first")
-        return self._state
-
-    def arrays(self) -> Any:
-        """The global model as it is now, an ArrayRecord: ``initial_arrays`` when a run is taken up again."""
-        return record_of(self.state["params"])
-
-    def state_dict(self) -> dict[str, Array]:
-        """All that a later run needs, flat, as copies: ``safetensors.numpy.save_file`` takes it."""
-        return flattened(self.state, list(self._nodes), self._rounds)
-
-    def load_state_dict(self, saved: Mapping[str, Array]) -> None:
-        """Go on from a `state_dict`. Nodes are known again by their ids.
-
-        Raises
-        ------
-        RuleError
-            The state is that of another kind of rule, or incomplete.
-        """
-        self._state, nodes, self._rounds = nested(saved, self.rule)
-        self._nodes = {node: position for position, node in enumerate(nodes)}
-
-    # --- the parts of a round -----------------------------------------------------------------------------------
-
-    def _begin(self, params: Tree, seen: set[int]) -> None:
-        """Know the nodes, and take the model that is sent as the rule's, whatever became of it since the last round."""
-        for node in sorted(seen - self._nodes.keys()):  # sorted: the order of arrival must not matter
-            self._nodes[node] = len(self._nodes)
-        if self._state is None:
-            self._state = self.rule.init(params, len(self._nodes))
-            return
-        gather({"the strategy's model": self._state["params"], "the model sent": params})
-        if len(self._state["weights"]) < len(self._nodes):
-            self._state = grown(self._state, self.rule.init(params, len(self._nodes)))
-        self._state = {**self._state, "params": params}
-
-    def _read(self, replies: Iterable[Any], opened: Callable[[Any], Reply]) -> tuple[dict[int, Reply], dict[int, int]]:
-        """Usable replies by node, in the order of the nodes' ids, and why others are left out."""
-        good: dict[int, Reply] = {}
-        left_out: dict[int, int] = {}
-        for message in sorted(replies, key=lambda m: m.metadata.src_node_id):
-            node = message.metadata.src_node_id
-            if message.has_error() or not message.has_content():
-                reason = message.error.reason if message.has_error() else "the reply is empty"
-                _LOG.info("\t> Error of node %d: %s", node, reason)
-                left_out[node] = 2
-                continue
-            try:
-                if node in good:
-                    raise ContributionError(f"node {node} answered twice in one round")
-                good[node] = opened(message)
-            except PluribusError as error:
-                if self.malformed == "raise":
-                    raise
-                _LOG.warning("\t> %s", error)
-                if node not in good:
-                    left_out[node] = 3
-        return good, left_out
-
-    def _round(self, replies: Mapping[int, Reply]) -> Round:
-        """What the rule gets, from replies by the position of their nodes."""
-        counts = [reply.label_counts for reply in replies.values()]
-        told = bool(counts) and all(counts) and len(set(map(len, counts))) == 1
-        sizes = np.array([reply.size for reply in replies.values()], dtype=np.float64)
-        return Round(
-            number=self._rounds,
-            clients=tuple(replies),
-            updates=[reply.update for reply in replies.values()],
-            sizes=sizes,
-            n_clients=len(self._nodes),
-            total_size=float(sizes.sum()),
-            label_counts=np.array(counts, dtype=np.float64) if told else None,
-            proxy=self.proxy,
-            seed=self.seed,
-        )
-
-    def _metrics(self, combined: list[Reply], left_out: Mapping[int, int]) -> Any:
-        record = MetricRecord()
-        if combined:
-            contents = [reply.content for reply in combined]
-            record = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-            record.pop(self.labels_by_key, None)
-        counted = self.state["weights"]
-        known = ~np.isnan(counted)
-        record[f"{PREFIX}status"] = int(self.state.get("status", 0))
-        if known.any():
-            record[f"{PREFIX}effective-size"] = weights.effective_size(counted[known])
-        for node, weight, has in zip(self._nodes, counted, known, strict=True):
-            if has:
-                record[f"{PREFIX}weight/{node}"] = float(weight)
-        for node, why in sorted(left_out.items()):
-            record[f"{PREFIX}left-out/{node}"] = why
-        return record
-
-
-def _server_rule(rule: Any) -> ServerRule:
-    if isinstance(rule, str):
-        return parse(rule)
-    if isinstance(rule, Rule):
-        return Stateless(rule)
-    if isinstance(rule, ServerRule) and not isinstance(rule, type):
-        return rule
-    raise RuleError(
-        "PluribusStrategy takes a rule such as rules.Median(), a server rule such as server.FedAdam(), or a text such "
-        f"as 'multi_krum:f=2', not {rule!r}"
-    )
+    return PluribusStrategy(rule, malformed=malformed, max_norm_ratio=max_norm_ratio, **options)

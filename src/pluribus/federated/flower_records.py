@@ -18,7 +18,14 @@ from pluribus.federated.server.base import Array, Tree
 
 flwr = require("flwr.app", "flower")
 
-LEFT_OUT = ("", "did not answer", "answered with an error", "sent what cannot be combined", "sent NaN or Inf")
+LEFT_OUT = (
+    "",
+    "did not answer",
+    "answered with an error",
+    "sent what cannot be combined",
+    "sent NaN or Inf",
+    "sent an update that is too long",
+)
 """What ``left-out`` counts in a round's metrics."""
 
 PREFIX = "pluribus/"
@@ -108,6 +115,39 @@ def difference(local: Tree, start: Tree) -> Tree:
             else:
                 update[name] = np.asarray(value - start[name])
     return update
+
+
+def too_long(updates: Mapping[int, Tree], most: float | None, ratio: float | None) -> dict[int, str]:
+    """Nodes whose update has a norm above ``most``, or above ``ratio`` times the round's median norm, and the numbers.
+
+    The median is the lower one of two, so that one of two nodes cannot raise the bound for itself. Norms that are not
+    finite are left to the rule, and raise no bound either.
+    """
+    if not updates or (most is None and ratio is None):
+        return {}
+    norms = {node: norm(update) for node, update in updates.items()}
+    finite = sorted(value for value in norms.values() if np.isfinite(value))
+    bounds = [] if most is None else [(most, "max_norm")]
+    if ratio is not None and finite and (median := finite[(len(finite) - 1) // 2]) > 0:
+        bounds.append((ratio * median, f"{ratio:g} times the round's median norm"))
+    if not bounds:
+        return {}
+    bound, name = min(bounds)
+    return {
+        node: f"sent an update of norm {value:.3g}; at most {bound:.3g} is taken, {name}"
+        for node, value in norms.items()
+        if np.isfinite(value) and value > bound
+    }
+
+
+def norm(update: Mapping[str, Array]) -> float:
+    """Euclidean norm over all float tensors; in a unit of their own, so that it is finite wherever they are."""
+    floats = [value for value in update.values() if value.dtype.kind in "fc" and value.size]
+    largest = max((float(np.abs(value).max()) for value in floats), default=0.0)
+    if largest == 0 or not np.isfinite(largest):
+        return largest
+    wide = (np.abs(value).astype(np.float64).reshape(-1) / largest for value in floats)
+    return largest * float(np.sqrt(sum(float(part @ part) for part in wide)))
 
 
 def mean_metrics(contents: Iterable[Any], weighted_by_key: str) -> Any:
