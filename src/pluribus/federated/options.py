@@ -95,3 +95,9 @@ def unknown(where: str, key: str, known: Sequence[str]) -> str:
     """A message about a name that is none, with the nearest that is one."""
     hint = did_you_mean(key, known) or f"; known are {', '.join(sorted(known))}"
     return f"{where} is no setting{hint}"
+
+
+def brief(value: float) -> str:
+    """The shortest text that reads back as the same number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))

@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, each client with its own probability, or groups in turn.
+"""Who takes part in a round: everyone, each client with its own probability, groups in turn, a few drawn, a chain.
 
 A participation is a pure function of the round and the seed, so a resumed run sees the rounds that an
 unbroken one saw. A round may have nobody in it (``bernoulli`` with small probabilities): ``participants``
@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pluribus.federated import options
 from pluribus.federated.errors import SettingError
 from pluribus.federated.seeding import generator
+from pluribus.federated.world import availability
 
-FORMS = "all, bernoulli:0.3, labels:0.1 or cyclic:4"
+KINDS = ("all", "bernoulli", "labels", "cyclic", "sample", "markov", "trace")
+FORMS = "all, bernoulli:0.3, labels:0.1, cyclic:4, sample:10, markov:0.5:0.9, markov:0.2..0.9:0..0.9 or trace:FILE"
 
 
 class Participation(Protocol):
@@ -166,13 +170,19 @@ def cyclic(clients: int, groups: int | Sequence[Sequence[int]], seed: int = 0) -
     return Cyclic(tuple(tuple(int(i) for i in group) for group in groups))
 
 
-def parse(text: str, counts: ArrayLike, seed: int) -> Participation:
+def parse(text: str, counts: ArrayLike, seed: int, folder: Path | None = None) -> Participation:
     """The participation that a text names, for clients with these class counts (clients x classes).
 
-    ``all``; ``bernoulli:P``, everyone with probability P; ``labels:MEAN``, tied to labels; ``cyclic:G``.
+    ``all``; ``bernoulli:P``, everyone with probability P; ``labels:MEAN``, tied to labels; ``cyclic:G``;
+    ``sample:K``, K clients drawn anew in each round; ``markov:RATE:CORRELATION``, chains (either may be ``LOW..HIGH``,
+    from which the seed draws each client's); ``trace:FILE``, a CSV file (a relative FILE starts at ``folder``).
     """
     kind, colon, number = text.strip().partition(":")
     clients = len(np.asarray(counts))
+    if kind == "markov" and colon:
+        return availability.parse_markov(number, clients, seed)
+    if kind == "trace" and number:
+        return availability.read_trace(number, clients, folder)
     try:
         value = float(number) if colon else None
     except ValueError:
@@ -186,7 +196,10 @@ def parse(text: str, counts: ArrayLike, seed: int) -> Participation:
         return tied_to_labels(counts, seed, mean=mean, minimum=min(0.02, mean))
     if kind == "cyclic" and value is not None and value.is_integer():
         return cyclic(clients, int(value), seed)
-    raise SettingError(f"no participation is called {text!r}; expected {FORMS}")
+    if kind == "sample" and value is not None and value.is_integer():
+        return availability.sample(clients, int(value))
+    hint = options.did_you_mean(kind, KINDS) if kind not in KINDS else ""
+    raise SettingError(f"no participation is called {text!r}; expected {FORMS}{hint}")
 
 
 def _count(value: int, name: str) -> int:
