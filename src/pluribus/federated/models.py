@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pluribus.federated.errors import DataError, SettingError
 from pluribus.federated.seeding import generator
+
+if TYPE_CHECKING:
+    from pluribus.federated.data import Dataset
+    from pluribus.federated.training import Hooks, LocalResult, LocalTraining
 
 Array = NDArray[Any]
 Tree = dict[str, Array]
@@ -62,6 +66,19 @@ class BufferedModel(Protocol):
 
     def loss_grad_and_buffers(self, params: Tree, batch: Batch) -> tuple[float, Tree, Tree]:
         """As ``loss_and_grad``, and the buffers as they stand after the step."""
+        ...
+
+
+@runtime_checkable
+class LocallyTrained(Protocol):
+    """A model that trains with a loop of its own: another optimiser, mixed precision, a compiled epoch.
+
+    `training.train` hands over to it. What the training and its hooks say holds all the same, or the model says in an
+    error what it cannot do.
+    """
+
+    def fit(self, params: Tree, dataset: Dataset, how: LocalTraining, seed: int, *, hooks: Hooks) -> LocalResult:
+        """As ``training.train(model, params, dataset, how, seed, hooks=hooks)``. Nothing given is modified."""
         ...
 
 
