@@ -21,7 +21,8 @@ from pluribus.core.files import write_bytes
 from pluribus.federated.models import Array
 from pluribus.federated.simulation import History, Run
 
-FORMAT = 1
+FORMAT = 2
+PARTS = ("state", "memories", "world")
 KEY = "pluribus"  # one key only: safetensors writes several in an order of chance
 
 
@@ -37,7 +38,7 @@ def save(path: Path, run: Run, belongs_to: str, clock: Clock) -> None:
     """Write a run. ``belongs_to`` names the experiment, the rule and the seed; `load` asks for the same."""
     from safetensors.numpy import save as serialise
 
-    leaves = dict(_leaves(run.state))
+    leaves = {(part, *path): value for part in PARTS if (tree := getattr(run, part)) for path, value in _leaves(tree)}
     tensors = {f"state {i}": value for i, value in enumerate(leaves.values())}
     tensors |= {f"history {f.name}": getattr(run.history, f.name) for f in dataclasses.fields(History)}
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -73,9 +74,11 @@ def load(path: Path, belongs_to: str) -> tuple[Run, Clock]:
             raise FileError(f"{path} is damaged: its contents do not match its digest")
         if facts["belongs_to"] != belongs_to:
             raise FileError(f"{path} belongs to another run")
-        state = _nested(facts["paths"], tensors)
+        parts = _nested(facts["paths"], tensors)
         history = History(**{f.name: tensors[f"history {f.name}"] for f in dataclasses.fields(History)})
-        return Run(int(facts["round"]), state, history), Clock(*facts["clock"])
+        return Run(int(facts["round"]), parts["state"], history, *(parts.get(n, {}) for n in PARTS[1:])), Clock(
+            *facts["clock"]
+        )
     except FileError:
         raise
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:

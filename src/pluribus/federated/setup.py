@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from pluribus.federated import attacks, data, participation, partition
 from pluribus.federated.attacks import Attack
+from pluribus.federated.clients.base import ClientMethod, Job, Report
 from pluribus.federated.config import BUILT_IN, Config, parse_model, parse_noise
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import DataError
@@ -19,6 +21,7 @@ from pluribus.federated.participation import Participation
 from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.base import Objective
 from pluribus.federated.training import LocalTraining
+from pluribus.federated.world.base import World
 
 DTYPE = "float32"
 
@@ -43,6 +46,12 @@ class Setup:
         The server's own clean samples, or None.
     attack, attackers, noisy
         The attack, positions of the attackers, positions of the clients with noisy labels.
+    world
+        Speeds, losses, channel, and when the server steps.
+    tests
+        Test samples of each client's own kind, N data sets, or None: all clients' are of one kind, ``test``.
+    engine
+        Where jobs are done: ``run(method, jobs) -> reports``; None: here, one after another.
     class_names
         C of them.
     """
@@ -57,6 +66,13 @@ class Setup:
     attack: Attack | None = None
     attackers: tuple[int, ...] = ()
     noisy: tuple[int, ...] = ()
+    world: World = field(default_factory=World)
+    tests: tuple[Dataset, ...] | None = None
+    engine: Callable[[ClientMethod, Sequence[Job]], list[Report]] | None = None
+
+    def run_jobs(self, method: ClientMethod, jobs: Sequence[Job]) -> list[Report]:
+        """The reports of jobs, in their order."""
+        return [method.train(job) for job in jobs] if self.engine is None else self.engine(method, jobs)
 
     @cached_property
     def label_counts(self) -> NDArray[np.int64]:

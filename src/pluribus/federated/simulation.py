@@ -7,7 +7,7 @@ checkpoint goes on exactly as one that was never broken.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 import pluribus
 from pluribus.core import weights
 from pluribus.core.errors import NonFiniteError, PluribusError
-from pluribus.federated import training
 from pluribus.federated.data import Dataset
 from pluribus.federated.models import Array, Model, Tree
+from pluribus.federated.rounds import Exchange, exchange
 from pluribus.federated.seeding import derived
 from pluribus.federated.server.base import Round, ServerRule, State
+from pluribus.federated.server.rule import Server
 from pluribus.federated.setup import Setup
 
 Floats = NDArray[np.float64]
@@ -37,7 +38,8 @@ class History:
     ----------
     accuracy, loss
         Of the global model on the test samples after each round, (R,); the loss is the mean ``-log p(label)``.
-        NaN where it was not measured.
+        NaN where it was not measured. Under a rule with personal models: the mean over the clients of the accuracy as
+        in ``client_accuracy`` and of the loss on the test samples, each of the client's own model.
     train_loss
         Mean over the round's participants of their loss while they trained, (R,).
     effective
@@ -46,13 +48,21 @@ class History:
         What each client counted for, (R, N); NaN for those absent or left out.
     present
         Who took part, (R, N).
+    time
+        Simulated seconds from the start to the server's step, (R,).
+    bytes_up, bytes_down
+        Bytes that reached the server, and that it sent, up to and with each round, (R,).
+    staleness
+        Mean number of server steps between the model a participant started from and the step it took part in, (R,);
+        NaN where nobody came.
     status
         What the server did in each round, (R,): an index into `pluribus.federated.server.rule.STATUS`, where 0 is
         a step and all else leaves the model as it was; -1 before the round.
     client_accuracy
         After the last round, (N,): the accuracy to expect on fresh samples of a client's own kind, that is
         ``sum_c p_c a_c`` with its true shares ``p`` of the classes and the accuracy ``a`` of each class on the
-        test samples. Classes without test samples are left out.
+        test samples (of its own kind, where clients' samples differ in kind). Classes without test samples are left
+        out. A client with a model of its own is measured with that.
     gram, squared_distances
         Of the last round's updates as the server got them, (N, N); NaN for clients that were absent or sent NaN.
     """
@@ -61,6 +71,10 @@ class History:
     loss: Floats
     train_loss: Floats
     effective: Floats
+    time: Floats
+    bytes_up: Floats
+    bytes_down: Floats
+    staleness: Floats
     weights: Floats
     present: NDArray[np.bool_]
     status: NDArray[np.int64]
@@ -80,6 +94,10 @@ class History:
             loss=missing(rounds),
             train_loss=missing(rounds),
             effective=missing(rounds),
+            time=missing(rounds),
+            bytes_up=missing(rounds),
+            bytes_down=missing(rounds),
+            staleness=missing(rounds),
             weights=missing(rounds, clients),
             present=np.zeros((rounds, clients), dtype=np.bool_),
             status=np.full(rounds, -1),
@@ -103,11 +121,16 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run under way: ``round`` rounds are done, ``state`` is the server's, ``history`` holds what happened."""
+    """A run under way: ``round`` rounds are done, ``state`` is the server's, ``history`` holds what happened.
+
+    ``memories`` is what clients keep, by client, and ``world`` the clock and what is under way; trees of arrays.
+    """
 
     round: int
     state: State
     history: History
+    memories: State = field(default_factory=dict)
+    world: State = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -127,16 +150,18 @@ def advance(setup: Setup, rule: ServerRule, seed: int, run: Run, eval_every: int
 
     A round in which nobody takes part reaches the rule as one without updates.
     """
-    number, history, params = run.round, run.history, run.state["params"]
-    present = setup.participation.participants(number, seed)
-    results = [
-        training.train(setup.model, params, setup.clients[i], setup.training, _client_seed(seed, number, i))
-        for i in present
-    ]
-    updates = _attacked(setup, [_update(result.params, params) for result in results], present, seed, number)
-    state = rule.step(run.state, _round(setup, number, present, updates, seed))
-    if results:
-        history.train_loss[number] = np.mean([result.loss for result in results])
+    number, history = run.round, run.history
+    came = exchange(setup, rule, seed, number, state=run.state, world=run.world, memories=run.memories)
+    arrivals = came.arrivals
+    present = np.array([arrival.client for arrival in arrivals], dtype=np.int64)
+    updates = _attacked(setup, [arrival.update for arrival in arrivals], present, seed, number)
+    state = rule.step(run.state, _round(setup, rule, seed, number, came, updates=updates))
+    if arrivals:
+        history.train_loss[number] = np.mean([arrival.loss for arrival in arrivals])
+        history.staleness[number] = np.mean([number - arrival.version for arrival in arrivals])
+    before = (history.bytes_up[number - 1], history.bytes_down[number - 1]) if number else (0.0, 0.0)
+    history.time[number] = came.time
+    history.bytes_up[number], history.bytes_down[number] = before[0] + came.up, before[1] + came.down
     history.present[number, present] = True
     history.weights[number] = state["weights"]
     history.status[number] = state.get("status", 0)
@@ -144,12 +169,10 @@ def advance(setup: Setup, rule: ServerRule, seed: int, run: Run, eval_every: int
     history.effective[number] = weights.effective_size(counted) if counted.any() else np.nan
     last = number + 1 == history.rounds
     if last or (number + 1) % eval_every == 0:
-        by_class, history.accuracy[number], history.loss[number] = measure(setup.model, state["params"], setup.test)
-        if last:
-            history.client_accuracy[:] = accuracy_of_clients(by_class, setup.true_counts)
+        _measure(setup, rule, state, history, number)
     if last and updates:
         _relate(history, updates, present)
-    return Run(number + 1, state, history)
+    return Run(number + 1, state, history, came.memories, came.world)
 
 
 def simulate(
@@ -221,16 +244,32 @@ def accuracy_of_clients(by_class: Floats, counts: NDArray[np.int64]) -> Floats:
     return np.divide(own @ by_class[known], total, out=np.full(len(counts), np.nan), where=total > 0)
 
 
-def _client_seed(seed: int, number: int, client: int) -> int:
-    return derived(seed, "simulation.training", number, int(client))
+def _measure(setup: Setup, rule: ServerRule, state: State, history: History, number: int) -> None:
+    """The accuracy after a round: of the global model, or of each client's own on samples of its own kind."""
+    last = number + 1 == history.rounds
+    personal = isinstance(rule, Server) and rule.personal_models
+    if not personal:
+        by_class, history.accuracy[number], history.loss[number] = measure(setup.model, state["params"], setup.test)
+        if last and setup.tests is None:
+            history.client_accuracy[:] = accuracy_of_clients(by_class, setup.true_counts)
+    if personal or (last and setup.tests is not None):
+        accuracy, losses = _measured_apart(setup, rule, state)
+        if personal:
+            history.accuracy[number], history.loss[number] = np.nanmean(accuracy), losses.mean()
+        if last:
+            history.client_accuracy[:] = accuracy
 
 
-def _update(local: Tree, start: Tree) -> Tree:
-    """``local - start``, in place: the local parameters are nobody else's. Masks have no difference."""
-    return {
-        name: value if value.dtype.kind == "b" else np.subtract(value, start[name], out=value)
-        for name, value in local.items()
-    }
+def _measured_apart(setup: Setup, rule: ServerRule, state: State) -> tuple[Floats, Floats]:
+    """Each client's model on test samples of the client's kind: accuracy in its own mix of classes, and loss, (N,)."""
+    n = len(setup.clients)
+    accuracy, losses = np.full(n, np.nan), np.full(n, np.nan)
+    for i in range(n):
+        params = rule.model_of(state, i) if isinstance(rule, Server) else state["params"]
+        test = setup.test if setup.tests is None else setup.tests[i]
+        by_class, _, losses[i] = measure(setup.model, params, test)
+        accuracy[i] = accuracy_of_clients(by_class, setup.true_counts[i : i + 1])[0]
+    return accuracy, losses
 
 
 def _attacked(setup: Setup, updates: Sequence[Tree], present: NDArray[np.int64], seed: int, number: int) -> list[Tree]:
@@ -247,12 +286,19 @@ def _attacked(setup: Setup, updates: Sequence[Tree], present: NDArray[np.int64],
 
 
 def _round(
-    setup: Setup, number: int, present: NDArray[np.int64], updates: Sequence[Mapping[str, Array]], seed: int
+    setup: Setup, rule: ServerRule, seed: int, number: int, came: Exchange, *, updates: Sequence[Mapping[str, Array]]
 ) -> Round:
-    sizes = setup.sizes
+    arrivals, sizes = came.arrivals, setup.sizes
+    present = [arrival.client for arrival in arrivals]
+    needs = rule.needs if isinstance(rule, Server) else frozenset()
+
+    def validate(client: int, params: Tree) -> tuple[float, float]:
+        _, accuracy, loss = measure(setup.model, params, setup.clients[client])
+        return loss, 1.0 - accuracy
+
     return Round(
         number=number,
-        clients=tuple(present.tolist()),
+        clients=tuple(present),
         updates=updates,
         sizes=sizes[present].astype(np.float64),
         n_clients=len(setup.clients),
@@ -260,6 +306,14 @@ def _round(
         label_counts=setup.label_counts[present],
         proxy=setup.objective(),
         seed=seed,
+        starts=[arrival.start for arrival in arrivals],
+        steps=np.array([arrival.steps for arrival in arrivals], dtype=np.int64),
+        losses=np.array([validate(a.client, a.start)[0] for a in arrivals]) if "losses" in needs else None,
+        staleness=np.array([number - arrival.version for arrival in arrivals], dtype=np.int64),
+        messages=[arrival.message for arrival in arrivals],
+        rates=setup.participation.rates,
+        time=came.time,
+        validate=validate if "validate" in needs else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
@@ -45,6 +45,43 @@ class LocalTraining:
         if self.max_grad_norm is not None:
             _check(self.max_grad_norm, "max_grad_norm", self.max_grad_norm > 0, "a number > 0, or none")
 
+    def planned_steps(self, samples: int) -> int:
+        """Steps of a round for a client with so many samples."""
+        return self.steps if self.steps is not None else self.epochs * -(-samples // self.batch_size)
+
+
+Evaluate = Callable[[Tree, Batch], tuple[float, Tree]]
+"""``evaluate(params, batch) -> (loss, gradient)``; the gradient's arrays are the caller's."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Where a client method changes the steps of `train`; None leaves a step as it is.
+
+    Parameters
+    ----------
+    gradient
+        ``gradient(evaluate, own, batch, step) -> (loss, grads)`` takes the place of ``evaluate(own, batch)``: to look
+        at another point (SAM), to add a term, to change the batch. Buffers move by the step's first evaluation.
+    adjust
+        ``adjust(own, grads, step)`` changes the gradient in place, after the proximal part and before clipping: a
+        control variate, a mask.
+    rate
+        ``rate(step, steps) -> factor`` of the learning rate, for a schedule within the round.
+    after
+        ``after(own, step)`` changes the parameters in place after a step: a projection.
+
+    ``step`` counts from 0.
+    """
+
+    gradient: Callable[[Evaluate, Tree, Batch, int], tuple[float, Tree]] | None = None
+    adjust: Callable[[Tree, Tree, int], None] | None = None
+    rate: Callable[[int, int], float] | None = None
+    after: Callable[[Tree, int], None] | None = None
+
+
+UNCHANGED = Hooks()
+
 
 class LocalResult(NamedTuple):
     """A client's new parameters, its mean loss per sample seen (proximal part left out), and its steps."""
@@ -54,7 +91,9 @@ class LocalResult(NamedTuple):
     steps: int
 
 
-def train(model: Model, params: Tree, dataset: Dataset, how: LocalTraining, seed: int) -> LocalResult:
+def train(
+    model: Model, params: Tree, dataset: Dataset, how: LocalTraining, seed: int, *, hooks: Hooks = UNCHANGED
+) -> LocalResult:
     """Train ``params`` on a client's samples; neither ``params`` nor the dataset is modified.
 
     ``seed`` fixes the order of the samples; the caller makes one for each client and round, so that clients
@@ -67,24 +106,58 @@ def train(model: Model, params: Tree, dataset: Dataset, how: LocalTraining, seed
     if len(dataset) == 0:
         raise DataError("a client has no samples to train on; give the partition fewer clients")
     own = {name: np.array(value) for name, value in params.items()}
-    buffered = model if isinstance(model, BufferedModel) else None
+    evaluate = Evaluator(model, own)
     velocity: Tree = {}
     summed, seen, steps = 0.0, 0, 0
+    planned = how.planned_steps(len(dataset))
     with np.errstate(all="ignore"):
-        for batch in _batches(dataset, how, seed):
-            if buffered is None:
-                loss, grads = model.loss_and_grad(own, batch)
+        for batch in batches(dataset, how, seed):
+            if hooks.gradient is None:
+                loss, grads = evaluate(own, batch)
             else:
-                loss, grads, buffers = buffered.loss_grad_and_buffers(own, batch)
-                own.update(buffers)
-            _step(own, grads, velocity, params, how)
+                loss, grads = hooks.gradient(evaluate, own, batch, steps)
+            evaluate.move_buffers()
+            lr = how.lr if hooks.rate is None else how.lr * hooks.rate(steps, planned)
+            if how.proximal_mu:
+                for name in grads:
+                    grads[name] += how.proximal_mu * (own[name] - params[name])
+            if hooks.adjust is not None:
+                hooks.adjust(own, grads, steps)
+            _step(own, grads, velocity, how, lr)
+            if hooks.after is not None:
+                hooks.after(own, steps)
             summed += loss * len(batch.y)
             seen += len(batch.y)
             steps += 1
     return LocalResult(own, summed / seen, steps)
 
 
-def _batches(dataset: Dataset, how: LocalTraining, seed: int) -> Iterator[Batch]:
+class Evaluator:
+    """A model's loss and gradient; keeps the buffers that the first evaluation of a step leaves."""
+
+    def __init__(self, model: Model, own: Tree) -> None:
+        self._model, self._own = model, own
+        self._buffered = model if isinstance(model, BufferedModel) else None
+        self._buffers: Tree | None = None
+
+    def __call__(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
+        """Loss and gradient at any point."""
+        if self._buffered is None:
+            return self._model.loss_and_grad(params, batch)
+        loss, grads, buffers = self._buffered.loss_grad_and_buffers(params, batch)
+        if self._buffers is None:
+            self._buffers = buffers
+        return loss, grads
+
+    def move_buffers(self) -> None:
+        """Let the buffers of the step stand in the parameters."""
+        if self._buffers is not None:
+            self._own.update(self._buffers)
+            self._buffers = None
+
+
+def batches(dataset: Dataset, how: LocalTraining, seed: int) -> Iterator[Batch]:
+    """The batches of a client's round, in the order that the seed fixes."""
     rng = generator(seed, "training")
     epochs = range(how.epochs) if how.steps is None else count()
     return islice((batch for _ in epochs for batch in _epoch(dataset, how.batch_size, rng)), how.steps)
@@ -98,11 +171,8 @@ def _epoch(dataset: Dataset, size: int, rng: np.random.Generator) -> Iterator[Ba
         yield Batch(x[start : start + size], y[start : start + size])
 
 
-def _step(own: Tree, grads: Tree, velocity: Tree, start: Tree, how: LocalTraining) -> None:
+def _step(own: Tree, grads: Tree, velocity: Tree, how: LocalTraining, lr: float) -> None:
     """One step in place; ``own``, ``grads`` and ``velocity`` belong to this training run."""
-    if how.proximal_mu:
-        for name in grads:
-            grads[name] += how.proximal_mu * (own[name] - start[name])
     if how.max_grad_norm is not None:
         _clip(grads, how.max_grad_norm)
     for name, grad in grads.items():
@@ -112,7 +182,7 @@ def _step(own: Tree, grads: Tree, velocity: Tree, start: Tree, how: LocalTrainin
                 velocity[name] += grad
             else:
                 velocity[name] = grad.copy()
-        own[name] -= np.multiply(velocity[name] if how.momentum else grad, how.lr, out=grad)
+        own[name] -= np.multiply(velocity[name] if how.momentum else grad, lr, out=grad)
 
 
 def _clip(grads: Tree, most: float) -> None:

@@ -7,7 +7,8 @@
 'nnm:f=4+median'
 """
 
-from pluribus.federated.server.base import Objective, Round, ServerRule, State, Tree
+from pluribus.federated.server.base import Objective, Offer, Round, ServerRule, State, Tree
+from pluribus.federated.server.control import Scaffold
 from pluribus.federated.server.fedau import FedAU
 from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
@@ -15,6 +16,7 @@ from pluribus.federated.server.fedlaw import FedLAW
 from pluribus.federated.server.finetune import ServerFineTune
 from pluribus.federated.server.optimisers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pluribus.federated.server.parsing import parse
+from pluribus.federated.server.per_client import Personal
 from pluribus.federated.server.rule import STATUS, Server, register, registered
 from pluribus.federated.server.stateless import Stateless
 
@@ -29,7 +31,10 @@ __all__ = [
     "FedLAW",
     "FedYogi",
     "Objective",
+    "Offer",
+    "Personal",
     "Round",
+    "Scaffold",
     "Server",
     "ServerFineTune",
     "ServerRule",

@@ -10,7 +10,7 @@ import numpy as np
 
 from pluribus.core.contributions import gather
 from pluribus.core.errors import ContributionError, NonFiniteError, RuleError, listing
-from pluribus.federated.server.base import Array, Round, Tree
+from pluribus.federated.server.base import PER_PARTICIPANT, Array, Round, Tree
 
 POLICIES = ("drop", "raise", "zero")
 
@@ -45,28 +45,35 @@ def admit(round: Round, params: Tree, nonfinite: str = "drop") -> tuple[Round, A
             gather({"the model": _without(params, masks), **labelled})
         except ContributionError as error:
             raise ContributionError(f"round {round.number}: {error}") from None
+    ordered = replace(round.take(order), updates=updates)
     bad = [not_finite(update) for update in updates]
-    if nonfinite == "raise" and any(bad):
-        told = [
-            f"{label(round.clients[k])}: NaN or Inf in {listing(names)}"
-            for k, names in zip(order, bad, strict=True)
-            if names
+    told = [not_finite(flat(message)) for message in ordered.messages or [{}] * len(order)]
+    if nonfinite == "raise" and (any(bad) or any(told)):
+        shown = [
+            f"{label(client)}: NaN or Inf in {listing(names)}"
+            for client, *both in zip(ordered.clients, bad, told, strict=True)
+            if (names := [*both[0], *both[1]])
         ]
-        raise NonFiniteError(f"round {round.number}: {listing(told)}; pass nonfinite='drop' to go on without them")
+        raise NonFiniteError(f"round {round.number}: {listing(shown)}; pass nonfinite='drop' to go on without them")
     if nonfinite == "zero":
-        updates = [_zeroed(update) if names else update for update, names in zip(updates, bad, strict=True)]
-        bad = [[] for _ in bad]
-    keep = [k for k, names in zip(order, bad, strict=True) if not names]
+        zeroed = [_zeroed(update) if names else update for update, names in zip(updates, bad, strict=True)]
+        ordered, bad = replace(ordered, updates=zeroed), [[] for _ in bad]
+    # What a message of a client method means with zeros in it nobody knows, so it never counts with them.
+    out = [bool(one or other) for one, other in zip(bad, told, strict=True)]
     dropped = np.zeros(round.n_clients, dtype=bool)
-    dropped[[round.clients[k] for k, names in zip(order, bad, strict=True) if names]] = True
-    admitted = replace(
-        round,
-        clients=tuple(int(round.clients[k]) for k in keep),
-        updates=[update for update, names in zip(updates, bad, strict=True) if not names],
-        sizes=np.asarray(round.sizes)[keep],
-        label_counts=None if round.label_counts is None else np.asarray(round.label_counts)[keep],
-    )
-    return admitted, dropped
+    dropped[[client for client, gone in zip(ordered.clients, out, strict=True) if gone]] = True
+    return ordered.take([k for k, gone in enumerate(out) if not gone]), dropped
+
+
+def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Array]:
+    """A tree of arrays as one mapping, with ``/`` between the names of a path."""
+    found: dict[str, Array] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{name}/")
+        else:
+            found[f"{before}{name}"] = np.asarray(value)
+    return found
 
 
 def not_finite(tree: Mapping[str, Array]) -> list[str]:
@@ -105,10 +112,8 @@ def _checked_order(round: Round) -> list[int]:
     ids, k = list(round.clients), len(round.clients)
     if len(set(ids)) < k or any(not 0 <= i < round.n_clients for i in ids):
         raise RuleError(f"round {round.number}: clients {ids} must be distinct ids in 0..{round.n_clients - 1}")
-    given = {"updates": len(round.updates), "sizes": len(round.sizes)}
-    if round.label_counts is not None:
-        given["label_counts"] = len(round.label_counts)
-    for name, found in given.items():
-        if found != k:
+    for name in PER_PARTICIPANT:
+        value = getattr(round, name)
+        if value is not None and (found := len(value)) != k:
             raise RuleError(f"round {round.number}: {k} clients and {found} {name}; give one for each participant")
     return sorted(range(k), key=lambda position: ids[position])

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from pluribus.core import weights
-from pluribus.core.errors import RuleError
+from pluribus.core.errors import RuleError, listing
 from pluribus.core.rule import positive
 from pluribus.core.ruletext import default_of
+from pluribus.federated.clients.base import ClientMethod, Plain
 from pluribus.federated.server.admission import POLICIES, admit, label, not_finite
-from pluribus.federated.server.base import Array, Round, State, Tree, spread
+from pluribus.federated.server.base import Array, Offer, Round, State, Tree, spread
+from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
 BUFFERS = ("*running_mean", "*running_var", "*num_batches_tracked")
@@ -62,6 +64,10 @@ class Server(ABC):
         The rule in one line, where it was published, and one sentence for a reader of the report.
     numbers
         Its numbers in the catalogue.
+    needs
+        What a round must tell that costs the clients work of its own: ``"losses"``, ``"validate"``.
+    personal_models
+        Whether each client ends with a model of its own, `Server.model_of`.
     """
 
     buffers: tuple[str, ...] = field(default=BUFFERS, kw_only=True)
@@ -72,6 +78,8 @@ class Server(ABC):
     source: ClassVar[str] = ""
     explanation: ClassVar[str] = ""
     numbers: ClassVar[tuple[int, ...]] = ()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    personal_models: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         one_of(self, "nonfinite", POLICIES)
@@ -126,6 +134,45 @@ class Server(ABC):
             return {**after, "weights": np.full(round.n_clients, np.nan), **self.idle(state, admitted)}
         return {**after, **step.memory, "params": step.params, "weights": spread(step.weights, admitted)}
 
+    # --- the clients' side ------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> ClientMethod:
+        """What the clients of this rule do with a job."""
+        return Plain()
+
+    def offer(self, state: State, client: int) -> Offer:
+        """What this client is sent: by default the global model and nothing else."""
+        return Offer(state["params"], {})
+
+    def local(self, state: State, client: int, how: LocalTraining) -> LocalTraining:
+        """How this client is to train now: by default as the federation's settings say."""
+        return how
+
+    def model_of(self, state: State, client: int) -> Tree:
+        """The model that this client uses: by default the global one."""
+        params: Tree = state["params"]
+        return params
+
+    def sent(self, round: Round, name: str) -> Round:
+        """The round with one part of the clients' messages, a tree, in the place of their updates.
+
+        Raises
+        ------
+        RuleError
+            Some participant sent no such thing: its clients do not use the rule's `client`.
+        """
+        trees = [message.get(name) for message in round.messages or [{}] * len(round.clients)]
+        missing = [label(client) for client, tree in zip(round.clients, trees, strict=True) if tree is None]
+        if missing:
+            raise RuleError(
+                f"{self.name} needs {name!r} beside each update, and {listing(missing)} did not send it; let the "
+                f"clients train with the rule's own method, `{type(self).__name__}().client`"
+            )
+        return replace(round, updates=[tree for tree in trees if tree is not None])
+
+    # --- what a rule writes -----------------------------------------------------------------------------------------
+
     @abstractmethod
     def advance(self, state: State, round: Round) -> Step:
         """A step with the admitted participants, at least ``least`` of them, in the order of their ids."""
@@ -169,6 +216,18 @@ def contributions(round: Round, names: Sequence[str] | None = None) -> dict[str,
         label(client): update if names is None else {name: update[name] for name in names}
         for client, update in zip(round.clients, round.updates, strict=True)
     }
+
+
+def local_models(round: Round, params: Tree) -> list[Tree]:
+    """Each participant's model after its training: what it started from (``params`` if unknown) and its update.
+
+    Tensors that travel as no difference (masks) are taken from the start.
+    """
+    starts = round.starts if round.starts is not None else [params] * len(round.clients)
+    return [
+        {name: _sum(value, update[name], 1.0) if name in update else value for name, value in start.items()}
+        for start, update in zip(starts, round.updates, strict=True)
+    ]
 
 
 def size_shares(round: Round) -> Array:
