@@ -64,7 +64,7 @@ def split(weight: float) -> tuple[float, float]:
     return high, weight - high
 
 
-def add_up(xp: Any, pieces: Sequence[Any], given: Plan, work: Sequence[Any], clean: Callable[[Any], bool]) -> Any:
+def add_up(xp: Any, pieces: Sequence[Any], given: Plan, work: Any, clean: Callable[[Any], bool]) -> Any:
     """Return a row of ``work`` with the weighted sum of float64 pieces.
 
     Parameters
@@ -78,8 +78,8 @@ def add_up(xp: Any, pieces: Sequence[Any], given: Plan, work: Sequence[Any], cle
     work
         `ROWS` float64 arrays (T,).
     clean
-        Whether all values of an array are finite. Where weights are equal and the sum of the bare values overflows, that
-        of the weighted ones is taken.
+        Whether all values of an array are finite. Where weights are equal and the sum of the bare values overflows,
+        that of the weighted ones is taken.
     """
     if not given.equal or len(pieces) == 1:
         return _joined(xp, *_products(xp, pieces, given.weights, work), clean)
@@ -112,9 +112,9 @@ def _two_sum(xp: Any, total: Any, value: Any, error: Any, spare: Sequence[Any]) 
     return fresh, total
 
 
-def _two_product(xp: Any, value: Any, weight: float, product: Any, lost: Any, spare: Sequence[Any]) -> None:
-    """Write ``weight * value`` and what it lost."""
-    high, low = spare[:2]
+def _two_product(xp: Any, value: Any, weight: float, rows: Sequence[Any]) -> None:
+    """Write ``weight * value`` and what it lost into two rows; two more are scratch."""
+    product, lost, high, low = rows
     first, second = split(weight)
     xp.bitwise_and(value.view(xp.int64), HIGH, out=high.view(xp.int64))
     xp.subtract(value, high, out=low)
@@ -129,12 +129,12 @@ def _two_product(xp: Any, value: Any, weight: float, product: Any, lost: Any, sp
     xp.add(lost, low, out=lost)
 
 
-def _products(xp: Any, pieces: Sequence[Any], weights: Sequence[float], work: Sequence[Any]) -> tuple[Any, Any]:
+def _products(xp: Any, pieces: Sequence[Any], weights: Sequence[float], work: Any) -> tuple[Any, Any]:
     """Return the rows of the sum of products and of what it lost."""
     total, error, product, lost, *spare = work
-    _two_product(xp, pieces[0], weights[0], total, error, spare)
+    _two_product(xp, pieces[0], weights[0], (total, error, *spare[:2]))
     for piece, weight in zip(pieces[1:], weights[1:], strict=True):
-        _two_product(xp, piece, weight, product, lost, spare)
+        _two_product(xp, piece, weight, (product, lost, *spare[:2]))
         xp.add(error, lost, out=error)
         total, spare[0] = _two_sum(xp, total, product, error, (spare[0], spare[1], lost))
     return total, error
@@ -169,7 +169,7 @@ def _quotient(xp: Any, total: Any, error: Any, count: int, spare: Sequence[Any])
 def _scaled(xp: Any, total: Any, error: Any, weight: float, spare: Sequence[Any]) -> Any:
     """``(total + error) * weight``, rounded once."""
     product, lost = spare[:2]
-    _two_product(xp, total, weight, product, lost, spare[2:])
+    _two_product(xp, total, weight, spare[:4])
     xp.multiply(error, weight, out=error)
     xp.add(lost, error, out=lost)
     xp.add(product, lost, out=product)

@@ -88,8 +88,8 @@ def weighted_sum(views: Sequence[Floats], weights: ArrayLike, out: Floats) -> bo
         given = compensated.plan(scales)
         halves = np.array([(scale, *compensated.split(scale)) for scale in scales])
         (rows,) = scratch((6, compensated.PIECE, FLOAT64))
-        work = (rows, rows.view(np.int64), np.int64(mask))
-        largest = wide_sum(addresses, (halves, given.equal, given.count), target, work)
+        scaling = (halves, given.equal, given.count)
+        largest = wide_sum(addresses, scaling, target, (rows, rows.view(np.int64), np.int64(mask)))
     else:
         (sums,) = scratch((1, _SUM_PIECE, FLOAT64))
         work = (sums[0], sums[0].view(integer), integer(mask))

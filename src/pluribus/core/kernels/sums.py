@@ -17,8 +17,9 @@ _MASK = np.int64(HIGH)
 def wide_sum(addresses: Any, scaling: Any, out: Any, work: Any) -> Any:
     """Write the weighted sum of float64 values; return the largest magnitude of a sum, as bits.
 
-    ``scaling`` holds weights of shape (n, 3), each with its two halves (`compensated.split`), whether all are equal, and
-    the divisor of a mean or zero; ``work`` scratch of 6 rows as float64 and as int64, and the mask of all but the sign.
+    ``scaling`` holds weights of shape (n, 3), each with its two halves (`compensated.split`), whether all are equal,
+    and the divisor of a mean or zero; ``work`` scratch of 6 rows as float64 and as int64, and the mask of all but the
+    sign.
     """
     (weights, equal, count), (rows, bits, mask) = scaling, work
     largest, n = np.bitwise_xor(mask, mask), addresses.size
@@ -35,11 +36,11 @@ def wide_sum(addresses: Any, scaling: Any, out: Any, work: Any) -> Any:
             if not _finite(total):
                 kept = rows[5, :width]
                 kept[:] = total
-                _products(addresses, skip, weights, rows, bits, width)
+                _products(addresses, skip, weights, (rows, bits), width)
                 for k in range(width):
                     total[k] = kept[k] if abs(kept[k]) < np.inf else total[k]
         else:
-            _products(addresses, skip, weights, rows, bits, width)
+            _products(addresses, skip, weights, (rows, bits), width)
         for k in range(width):
             total[k] += 0.0
         for k in range(width):
@@ -95,8 +96,9 @@ def _added(addresses: Any, skip: Any, total: Any, error: Any) -> None:
 
 
 @jit
-def _products(addresses: Any, skip: Any, weights: Any, rows: Any, bits: Any, width: Any) -> None:
+def _products(addresses: Any, skip: Any, weights: Any, work: Any, width: Any) -> None:
     """Write the sum of products, what it lost included, into the first row."""
+    rows, bits = work
     total, error, high, cut = rows[0, :width], rows[1, :width], rows[2, :width], bits[2, :width]
     for i in range(addresses.size):
         w, first, second = weights[i, 0], weights[i, 1], weights[i, 2]
