@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -188,3 +189,74 @@ def test_a_merged_part_stays_as_it_was():
     np.testing.assert_array_equal(other.result().value, [3, 8])
     with pytest.raises(RuleError, match="not a int"):
         one.merge(3)
+
+
+def traced(function):
+    """What a function gives, and by how much it raised the peak of memory."""
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    found = function()
+    return found, tracemalloc.get_traced_memory()[1] - before
+
+
+def test_a_fold_never_holds_a_second_model():
+    size, tile = 4_000_000, 6 << 20
+    x, sums = {"a": np.ones(size // 2, np.float32), "b": np.full((2, size // 4), 3.0, np.float32)}, 8 * size
+    tracemalloc.start()
+    try:
+        fold = rules.Mean().fold()
+        added = [
+            traced(lambda i=i: fold.add(x, 3.0**i))[1] for i in range(10)
+        ]  # ever larger weights: sums are rescaled
+        assert sums <= added[0] <= sums + tile
+        assert max(added[1:]) <= tile
+        other = rules.Mean().fold().add(x, 1e9)
+        assert traced(lambda: fold.merge(other))[1] <= tile
+        found, more = traced(fold.result)
+        assert more <= sums // 2 + tile
+        before = tracemalloc.get_traced_memory()[0]
+        value, more = traced(lambda: fold.finish().value)
+        assert more <= tile
+        assert tracemalloc.get_traced_memory()[0] <= before - sums // 2 + tile
+    finally:
+        tracemalloc.stop()
+    for name in x:
+        assert value[name].dtype == np.float32
+        np.testing.assert_array_equal(value[name], found.value[name])
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i1", "i8", "u2", "?"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 70_001)])
+def test_finish_is_result_in_the_memory_of_the_sums(rng, dtype, shape):
+    xs = [{"x": (rng.normal(size=shape) * 50).astype(dtype), "y": np.ones(2)} for _ in range(3)]
+    for given in (xs, xs[:1] * 3):
+        fold = fold_of(given, [1, 5, 2])
+        expected = fold.result()
+        found = fold.finish()
+        assert found.value["x"].dtype == expected.value["x"].dtype
+        assert found.value["x"].shape == shape
+        np.testing.assert_array_equal(found.value["x"], expected.value["x"])
+        found.value["y"][...] = 0  # the caller's own
+        for more in (fold.result, fold.finish, lambda: fold.add(xs[0]), lambda: rules.Mean().fold().merge(fold)):  # noqa: B023
+            with pytest.raises(ContributionError, match="finished"):
+                more()
+
+
+def test_finish_of_tensors(rng):
+    torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64):
+        xs = [{"w": torch.from_numpy(rng.normal(size=(3, 5)) * 9).to(dtype)} for _ in range(4)]
+        fold = fold_of(xs, [1, 2, 3, 4])
+        expected, found = fold.result().value["w"], fold.finish().value["w"]
+        assert found.dtype == dtype
+        assert torch.equal(found, expected)
+
+
+def test_the_error_of_a_fold_is_bounded(rng):
+    xs = rng.normal(size=(40, 50)) * 10.0 ** rng.integers(0, 9, (40, 50))
+    w = rng.random(40)
+    exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(w, x, strict=True)) / sum(map(Fraction, w)) for x in xs.T]
+    bound = 42 * 2.0**-53 * (w @ np.abs(xs)) / w.sum()
+    for found in (fold_of(list(xs), w), fold_of(list(xs[:20]), w[:20]).merge(fold_of(list(xs[20:]), w[20:]))):
+        off = [abs(float(Fraction(float(z)) - e)) for z, e in zip(found.result().value, exact, strict=True)]
+        assert (off <= bound).all()

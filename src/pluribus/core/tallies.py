@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from pluribus.core.contributions import TensorSpec
 from pluribus.core.dtypes import Array, DType
 from pluribus.core.kernels import Kernels
 
+_TILE = 1 << 16  # items that are raised, merged or rounded at once: never a second model
 _STEP = 64  # binary places by which sums make room: enough for 2**63 contributions of the largest float64
 
 
@@ -45,9 +47,11 @@ class Tally:
         first, agreed = (None if array is None else array.copy() for array in (self.first, self.agreed))
         return Tally(self.sums.copy(), self.exponent, first, agreed, self.started)
 
-    def raised(self, exponent: int) -> Array:
-        """The sums under a larger exponent."""
-        return self.sums if self.exponent in (None, exponent) else np.ldexp(self.sums, self.exponent - exponent)
+    def raise_to(self, exponent: int) -> None:
+        """Hold the sums under a larger exponent, in their place."""
+        if self.exponent not in (None, exponent):
+            np.ldexp(self.sums, self.exponent - exponent, out=self.sums)
+        self.exponent = exponent
 
     def agree(self, place: slice, items: Array) -> None:
         """Note where counters or masks are what they were in the first contribution."""
@@ -61,47 +65,76 @@ class Tally:
         else:
             self.first[place] = items
 
-    def plus(self, other: Tally) -> Tally:
-        """The sum of two; both stay as they are."""
-        if other.exponent is None or self.exponent is None:
-            return (self if other.exponent is None else other).copy()
-        exponent = max(self.exponent, other.exponent)
-        with np.errstate(over="ignore"):
-            sums = self.raised(exponent) + other.raised(exponent)
-            if not np.isfinite(sums).all():
-                exponent += _STEP
-                sums = self.raised(exponent) + other.raised(exponent)
-        made = replace(self, sums=sums, exponent=exponent)
+    def absorb(self, other: Tally) -> None:
+        """Add another's sums, which stay as they are."""
+        if other.exponent is None:
+            return
+        if self.exponent is None:
+            np.copyto(self.sums, other.sums)
+            self.exponent, self.started = other.exponent, other.started
+            self.first, self.agreed = (None if a is None else a.copy() for a in (other.first, other.agreed))
+            return
+        self.raise_to(max(self.exponent, other.exponent))
+        for place in _places(len(self.sums)):
+            self._put(place, other.sums[place], other.exponent)
         if self.first is not None and self.agreed is not None:
             assert other.first is not None
             assert other.agreed is not None
-            made.agreed = self.agreed & other.agreed & (self.first == other.first)
-            made.first = self.first.astype(np.result_type(self.first, other.first))
-        return made
+            self.agreed &= other.agreed & (self.first == other.first)
+            self.first = self.first.astype(np.result_type(self.first, other.first))
+
+    def _put(self, place: slice, values: Array, exponent: int) -> None:
+        """Add ``values * 2**exponent`` to a range, and make room first where the sums would overflow."""
+        while True:
+            assert self.exponent is not None
+            with np.errstate(over="ignore"):
+                fresh = self.sums[place] + np.ldexp(values, exponent - self.exponent)
+            if np.isfinite(fresh).all():
+                self.sums[place] = fresh
+                return
+            self.raise_to(self.exponent + _STEP)
 
     def store(self, given: Array, out: Array, dtype: DType) -> None:
-        """Write the mean under the weights that were given into stored items."""
+        """Write the mean under the weights that were given into stored items, which may lie in the sums' own memory."""
         if self.exponent is None:  # a tensor of no items: weights that are all zero were refused
             return
         total = float(np.ldexp(given, -self.exponent).sum())
         largest = np.finfo(np.float64).max
-        with np.errstate(over="ignore"):  # a mean of the largest float64 may round up
-            mean = np.clip(self.sums / total, -largest, largest)
-        dtypes.store(mean, out, dtype)
-        if self.first is not None:
-            np.copyto(out, self.first, where=self.agreed, casting="unsafe")
+        for place in _places(out.size):
+            with np.errstate(over="ignore"):  # a mean of the largest float64 may round up
+                mean = self.sums[place.start * dtype.per_item : place.stop * dtype.per_item] / total
+            np.clip(mean, -largest, largest, out=mean)
+            mean += 0.0  # no negative zero
+            dtypes.store(mean, out[place], dtype)
+            if self.first is not None and self.agreed is not None:
+                np.copyto(out[place], self.first[place], where=self.agreed[place], casting="unsafe")
+
+    def become(self, given: Array, spec: TensorSpec) -> Array:
+        """Turn the sums into the mean's stored items, tile by tile in their own memory, and give back what is left.
+
+        No item is longer than its sums, so what is written never reaches what is still to be read.
+        """
+        size = spec.size * spec.dtype.storage.itemsize
+        self.store(given, self.sums.view(np.uint8)[:size].view(spec.dtype.storage), spec.dtype)
+        self.sums.resize(-(-size // 8), refcheck=False)  # nobody else holds them
+        return self.sums.view(np.uint8)[:size].view(spec.dtype.storage).reshape(spec.shape)
+
+
+def _places(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + _TILE, size)) for start in range(0, size, _TILE))
 
 
 def add(tally: Tally, place: slice, view: Array, weight: float, kernel: Kernels) -> None:
     """Add ``weight * view`` to a range of a tally; ``view`` is finite, and ``weight`` positive."""
     own = math.frexp(weight)[1] - 1
     if tally.exponent is None or tally.exponent < own:
-        tally.sums, tally.exponent = tally.raised(own), own
-    old, wide = tally.sums[place], view.astype(np.float64)
-    fresh = np.empty(len(old))
-    with np.errstate(over="ignore"):
-        kernel.weighted_sum([old, wide], [1.0, math.ldexp(weight, -tally.exponent)], fresh)
-        if not kernel.finite(fresh):
-            tally.sums, tally.exponent = tally.raised(tally.exponent + _STEP), tally.exponent + _STEP
-            kernel.weighted_sum([tally.sums[place], wide], [1.0, math.ldexp(weight, -tally.exponent)], fresh)
+        tally.raise_to(own)
+    while True:
+        assert tally.exponent is not None
+        with np.errstate(over="ignore"):
+            fresh = np.multiply(view, math.ldexp(weight, -tally.exponent), dtype=np.float64)
+            fresh += tally.sums[place]
+        if kernel.finite(fresh):
+            break
+        tally.raise_to(tally.exponent + _STEP)
     tally.sums[place] = fresh
