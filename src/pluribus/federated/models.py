@@ -113,7 +113,7 @@ class Softmax:
         with np.errstate(all="ignore"):  # a model that diverged has a loss of NaN, which is the answer
             logits = x @ weight.T
             logits += params["output.bias"]
-            loss, slope = _cross_entropy(logits, batch)
+            loss, slope = cross_entropy(logits, batch)
             grads = {"output.weight": slope.T @ x, "output.bias": np.add.reduce(slope, axis=0)}
             return _decayed(loss, grads, params, self.l2), grads
 
@@ -174,7 +174,7 @@ class MLP:
             hidden = self._hidden(params, x)
             logits = hidden @ outer.T
             logits += params["output.bias"]
-            loss, slope = _cross_entropy(logits, batch)
+            loss, slope = cross_entropy(logits, batch)
             back = slope @ outer
             back *= hidden > 0 if self.activation == "relu" else 1 - hidden * hidden
             grads = {
@@ -221,8 +221,8 @@ def _largest(logits: Array) -> NDArray[np.int64]:
     return classes
 
 
-def _cross_entropy(logits: Array, batch: Batch) -> tuple[float, Array]:
-    """Mean of ``log sum exp(z) - z_y`` and its slope in ``z``; overwrites the logits."""
+def cross_entropy(logits: Array, batch: Batch) -> tuple[float, Array]:
+    """Mean of ``log sum exp(z) - z_y`` and its slope in ``z``, shape ``(n, n_classes)``; overwrites the logits."""
     n, classes = logits.shape
     # As unsigned numbers negative labels are huge, so that one reduction checks both ends.
     labels = np.asarray(batch.y, dtype=np.int64)
@@ -242,7 +242,7 @@ def _cross_entropy(logits: Array, batch: Batch) -> tuple[float, Array]:
     if batch.weight is None:
         slope *= 1 / n
         return float(np.add.reduce(losses)) / n, slope
-    share = _shares(batch.weight, n).astype(slope.dtype)
+    share = shares(batch.weight, n).astype(slope.dtype)
     slope *= share[:, None]
     return float(losses @ share), slope
 
@@ -254,7 +254,8 @@ def _row_starts(n: int, classes: int) -> NDArray[np.int64]:
     return starts
 
 
-def _shares(weight: Array, n: int) -> Array:
+def shares(weight: Array, n: int) -> Array:
+    """A batch's weights as shares of their sum, shape ``(n,)``; raises ``DataError`` for what are no weights."""
     weight = np.asarray(weight, dtype=np.float64)
     total = weight.sum() if weight.shape == (n,) else np.nan
     if not (np.isfinite(total) and total > 0 and weight.min() >= 0):
