@@ -150,13 +150,13 @@ class Aggregate:
 
     @cached_property
     def _influence(self) -> Array:
-        from pluribus.core import execution
+        from pluribus.core import execution, influence
 
         outcome = self._needed("influence")
         assert self._shares is not None
         full = np.full(self.n, np.nan)
         with execution.telling(outcome.active):
-            full[list(outcome.active.rows)] = execution.leave_one_out(self.rule, outcome, self._shares)
+            full[list(outcome.active.rows)] = influence.leave_one_out(self.rule, outcome, self._shares)
         return full
 
     def _needed(self, what: str) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from pluribus.core.dtypes import Array
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
+from pluribus.rules.robust.krum_without import lowest_without
 
 SOURCE = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017"
 
@@ -52,6 +54,16 @@ class _KrumFamily(WeightRule):
     def breakdown_factor(self, n: int, d: int) -> float:
         """A chosen one scores no worse than an honest one, so it has an honest neighbour within this factor."""
         return float(np.sqrt(n - self.f - 2) + 1)
+
+    def averaged(self, n: int) -> int:
+        """How many of n are chosen."""
+        return 1
+
+    def weigh_without(self, relation: Gram, weights: Array) -> Iterator[Array]:
+        """`weigh` without each contributor, from one sorting of the distances; see `lowest_without`."""
+        n = relation.n
+        chosen = lowest_without(relation.squared_distances[:n, :n], self.f, self.averaged(n - 1))
+        return (mean_of(places, weights, len(relation.gram)) for places in chosen)
 
 
 @register
@@ -134,5 +146,9 @@ class MultiKrum(_KrumFamily):
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """The given weights among the chosen, zero for the others."""
         gram = expect_gram(relation)
-        m = self.m if self.m is not None else gram.n - self.f
-        return mean_of(select_lowest(krum_scores(gram, self.f), m), weights, len(gram.gram))
+        chosen = select_lowest(krum_scores(gram, self.f), self.averaged(gram.n))
+        return mean_of(chosen, weights, len(gram.gram))
+
+    def averaged(self, n: int) -> int:
+        """As many as asked for, or all that are taken to be honest."""
+        return self.m if self.m is not None else n - self.f
