@@ -24,6 +24,7 @@ LEARNED = "fedlaw"  # looks at the proxy set, so the honest comparison is traini
 FINE_TUNING = "finetune"
 BUILT_IN = ("digits", "mnist_5k")
 LARGEST = 100_000_000  # rounds x clients: 800 MB of weights
+TRACED = {"participation", "speeds"}  # may name a file as trace:FILE
 ALPHA = "alpha"  # a shortcut in files and on the command line, never kept
 
 
@@ -67,8 +68,9 @@ class Config:
     )
     participation: str = _setting(
         "all",
-        "all|bernoulli:P|labels:P|cyclic:K",
-        "who takes part in a round: everyone, each with probability P, by labels, or K groups in turn",
+        "all|bernoulli:P|labels:P|cyclic:K|sample:K|markov:P:C|trace:FILE",
+        "who takes part in a round: everyone, each with probability P, by labels, K groups in turn, K drawn anew, "
+        "each as a chain with rate P and correlation C, or as a file says",
         options.text,
     )
     model: str = _setting(
@@ -96,6 +98,37 @@ class Config:
         "clients that attack: sign_flip, alie, ipm, gaussian, label_flip or nan, e.g. sign_flip:4",
         options.text,
         "sign_flip:4:3 of 20 clients; a fifth of others, and none of fewer than 5",
+    )
+    shift: str = _setting(
+        "none",
+        "none|rotate:D|tilt:D|scale:S|noise:S|labels:K",
+        "clients whose samples are of different kinds: turned, scaled, noisy, or labels permuted in K groups",
+        options.text,
+    )
+    schedule: str = _setting(
+        "sync",
+        "sync|deadline:S|quorum:K[:S]|buffer:K[:C]|async[:C]|window:S",
+        "what the server waits for before a step: all, S simulated seconds, the first K, or a flow of clients of whom "
+        "C train at a time",
+        options.text,
+    )
+    speeds: str = _setting(
+        "even",
+        "even|lognormal:SIGMA[:JITTER]|tiers:A:B:...|trace:FILE",
+        "simulated seconds of a client's step",
+        options.text,
+    )
+    link: str = _setting(
+        "none", "none|BYTES|UP:DOWN", "bytes a second between client and server; none takes no time", options.text
+    )
+    dropout: float = _setting(
+        0.0, "P", "share of the jobs that never answer", options.number(lambda x: 0 <= x < 1, "a number in [0, 1)")
+    )
+    channel: str = _setting(
+        "none",
+        "none|topk:X|qsgd:LEVELS|sign|dp:CLIP:NOISE[+...]",
+        "what clients do to an update before they send it: compression, clipping and noise",
+        options.text,
     )
     label_noise: str = _setting("none", "none|COUNT:FRACTION", "clients with wrong labels, e.g. 3:0.7", options.text)
     proxy: int = _setting(
@@ -154,6 +187,10 @@ def resolve(*layers: Layer, base: Config | None = None) -> tuple[Config, tuple[s
             names[key] = layer.where(key)
         if "data" in fresh and values["data"] not in BUILT_IN:
             values["data"] = os.path.abspath(layer.folder / Path(values["data"]).expanduser())
+        for key in TRACED & fresh.keys():
+            kind, _, rest = values[key].partition(":")
+            if kind.strip() == "trace":
+                values[key] = f"trace:{os.path.abspath(layer.folder / Path(rest.strip()).expanduser())}"
     config = Config(**values)
     if "attack" not in values:
         fifth = config.clients // 5
@@ -167,6 +204,8 @@ def resolve(*layers: Layer, base: Config | None = None) -> tuple[Config, tuple[s
 def _canonical(config: Config, names: Mapping[str, str]) -> Config:
     """The same with texts in their one spelling; raises on texts that mean nothing."""
     from pluribus.federated import attacks, participation, partition
+    from pluribus.federated import shift as shifts
+    from pluribus.federated.world import channel, schedule, speeds
 
     def read(key: str, parse: Callable[[str], str]) -> str:
         try:
@@ -181,6 +220,11 @@ def _canonical(config: Config, names: Mapping[str, str]) -> Config:
         label_noise=read("label_noise", lambda text: noise_text(*parse_noise(text))),
         model=read("model", lambda text: model_text(*parse_model(text))),
         participation=read("participation", str.strip),
+        shift=read("shift", lambda text: str(shifts.parse(text))),
+        schedule=read("schedule", lambda text: str(schedule.parse(text))),
+        speeds=read("speeds", lambda text: str(speeds.parse(text, config.clients))),
+        link=read("link", lambda text: str(speeds.parse_link(text))),
+        channel=read("channel", lambda text: str(channel.parse(text))),
     )
     if config.rounds * config.clients > LARGEST:
         raise SettingError(

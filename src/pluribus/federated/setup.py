@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluribus.federated import attacks, data, participation, partition
+from pluribus.federated import shift as shifts
 from pluribus.federated.attacks import Attack
 from pluribus.federated.clients.base import ClientMethod, Job, Report
 from pluribus.federated.config import BUILT_IN, Config, parse_model, parse_noise
@@ -21,7 +22,9 @@ from pluribus.federated.participation import Participation
 from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.base import Objective
 from pluribus.federated.training import LocalTraining
+from pluribus.federated.world import channel, schedule, speeds
 from pluribus.federated.world.base import World
+from pluribus.federated.world.dropouts import Dropouts
 
 DTYPE = "float32"
 
@@ -135,9 +138,11 @@ def build(config: Config, dataset: Dataset, seed: int) -> Setup:
     attackers = attack.attackers(config.clients, seed).tolist() if attack else []
     count, fraction = parse_noise(config.label_noise)
     noisy = sorted(generator(seed, "setup.noisy").permutation(config.clients)[:count].tolist())
+    shift = shifts.parse(config.shift)
+    test = replace(split.test, x=split.test.x.astype(DTYPE))
     clients = []
     for i, indices in enumerate(shared.indices):
-        own = train.take(indices)
+        own = shift.apply(train.take(indices), i, seed)
         if i in noisy:
             mixed = data.noisy_labels(own.y, fraction, own.n_classes, derived(seed, "setup.noise", i))
             own = own.with_labels(mixed)
@@ -148,13 +153,22 @@ def build(config: Config, dataset: Dataset, seed: int) -> Setup:
         model=_model(config, dataset),
         training=LocalTraining(config.epochs, config.batch_size, config.lr, config.momentum, config.proximal),
         clients=tuple(clients),
-        test=replace(split.test, x=split.test.x.astype(DTYPE)),
+        test=test,
         participation=participation.parse(config.participation, shared.counts, seed),
         true_counts=shared.counts,
         proxy=replace(split.proxy, x=split.proxy.x.astype(DTYPE)) if config.proxy else None,
         attack=attack,
         attackers=tuple(attackers),
         noisy=tuple(noisy),
+        world=World(
+            schedule.parse(config.schedule),
+            speeds.parse(config.speeds, config.clients, config.link),
+            Dropouts(config.dropout) if config.dropout else None,
+            None if (way := channel.parse(config.channel)).plain else way,
+        ),
+        tests=tuple(shift.apply(test, i, seed, part=1) for i in range(config.clients))
+        if shift.kind != "none"
+        else None,
     )
 
 
