@@ -202,6 +202,9 @@ def test_mimic_stays_with_its_client_and_finds_another_where_it_is_missing():
     assert int(after["target"]) == target
     sent, after = attack.send(Scene(honest, OWN[:1], clients=ids), after)
     np.testing.assert_array_equal(sent[0]["w"], honest[end]["w"])
+    # Its client is copied even in a round in which another one lies further along.
+    sent, _ = attack.send(Scene(honest[::-1], OWN[:1], clients=ids), after)
+    np.testing.assert_array_equal(sent[0]["w"], honest[::-1][end]["w"])
 
 
 def test_mimic_passes_over_broken_updates_and_rounds_without_honest_clients():

@@ -59,7 +59,8 @@ def test_rounds_of_a_chain_need_no_order(lam):
     assert [steady.participants(r, 5).tolist() for r in reversed(range(150))] == forward[::-1]
     for r in np.random.default_rng(0).permutation(150).tolist():
         assert steady.participants(r, 5).tolist() == forward[r]
-        steady.participants(r, 6)
+        other = (7 * r) % 150
+        assert steady.participants(other, 6).tolist() == availability.markov(rates, lam).participants(other, 6).tolist()
     assert pickle.loads(pickle.dumps(steady)) == steady
     assert hash(steady) == hash(availability.markov(rates, lam))
 
