@@ -132,6 +132,22 @@ def test_adaptive_z_by_its_text():
         attack.poison_updates(HONEST, OWN, 0, 0)
 
 
+def test_the_running_rule_as_a_defence():
+    from pluribus.federated import server
+    from pluribus.federated.server.base import Round
+
+    rule = server.parse("fedavg:server_lr=0.5", attackers=1)
+    state = rule.init(_model(1.0), 3)
+    updates = [HONEST[0], OWN[0], HONEST[1]]
+    round = Round(0, (0, 1, 2), updates, np.array([1.0, 1.0, 2.0]), 3, 4.0)
+    moved = attacks.defence_of(rule, state, round, [1])([HONEST[2]])
+    want = 0.5 * (HONEST[0]["w"] + HONEST[2]["w"] + 2 * HONEST[1]["w"]) / 4
+    np.testing.assert_allclose(moved["w"], want, atol=1e-12)
+    assert list(moved) == ["w", "b"]
+    assert round.updates[1] is OWN[0]
+    np.testing.assert_array_equal(state["params"]["w"], 1.0)
+
+
 # --- mimic ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,24 +250,31 @@ def test_what_a_mimic_remembers_is_not_changed_from_outside_its_calls():
 # --- free riders ----------------------------------------------------------------------------------------------------
 
 
-def test_free_riders_send_nothing_or_the_last_change():
-    change = {"w": np.full((3, 4), 0.25), "b": np.full(5, -1.0), "counter": np.array(9)}
-    scene = Scene(HONEST, OWN, change=change)
-    for text, w, b in (("free_rider:3", 0, 0), ("free_rider:3:delta", 0.25, -1)):
-        sent, _ = attacks.parse(text).send(scene, {})
+def _model(value):
+    return {"w": np.full((3, 4), value), "b": np.full(5, -value, np.float32), "counter": np.array(int(value))}
+
+
+def test_free_riders_send_nothing_or_what_the_model_changed_by():
+    idle, _ = attacks.parse("free_rider:3").send(Scene(HONEST, OWN), {})
+    lazy, memory = attacks.parse("free_rider:3:delta"), {}
+    first, memory = lazy.send(Scene(HONEST, OWN, params=_model(2.0)), memory)
+    second, memory = lazy.send(Scene(HONEST, OWN, params=_model(2.5)), memory)
+    for sent, w, b in ((idle, 0, 0), (first, 0, 0), (second, 0.5, -0.5)):
         for tree, own in zip(sent, OWN, strict=True):
             np.testing.assert_array_equal(tree["w"], w)
             np.testing.assert_array_equal(tree["b"], b)
             assert tree["b"].dtype == np.float32
             assert tree["counter"] == own["counter"]
-    first, _ = attacks.parse("free_rider:3:delta").send(Scene(HONEST, OWN), {})
-    assert not _row(first[0]).any()
+    np.testing.assert_array_equal(memory["params"]["w"], 2.5)
+    with pytest.raises(SettingError, match="what the model is"):
+        lazy.poison_updates(HONEST, OWN, 0, 0)
 
 
 def test_noise_of_free_riders_is_each_ones_own():
     big = [{"w": np.zeros((100, 200))} for _ in range(2)]
-    change = {"w": np.ones((100, 200))}
-    one, other = attacks.parse("free_rider:2:0.5:delta").send(Scene([], big, seed=1, change=change), {})[0]
+    known = {"params": {"w": np.zeros((100, 200))}}
+    scene = Scene([], big, seed=1, params={"w": np.ones((100, 200))})
+    one, other = attacks.parse("free_rider:2:0.5:delta").send(scene, known)[0]
     assert one["w"].std() == pytest.approx(0.5, rel=0.03)
     assert one["w"].mean() == pytest.approx(1.0, abs=0.02)
     assert abs(np.corrcoef(one["w"].ravel(), other["w"].ravel())[0, 1]) < 0.05

@@ -4,6 +4,7 @@ An update is the tree of changes ``w_client - w_server``. Integer tensors (count
 attacker's own training made them. Attackers know the honest updates of their round and collude.
 """
 
+from pluribus.federated.attacks.against import defence_of
 from pluribus.federated.attacks.attack import EXAMPLES, KINDS, Attack, Kind, Scene, parse
 from pluribus.federated.attacks.backdoor import Trigger, backdoor_test
 from pluribus.federated.attacks.copying import mimic
@@ -25,6 +26,7 @@ __all__ = [
     "alie_adaptive",
     "alie_z_max",
     "backdoor_test",
+    "defence_of",
     "free_rider",
     "gaussian",
     "ipm",

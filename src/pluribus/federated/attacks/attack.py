@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pluribus.federated import options
 from pluribus.federated.attacks import backdoor, distances, little, simple
 from pluribus.federated.attacks.copying import mimic
-from pluribus.federated.attacks.trees import Trees
+from pluribus.federated.attacks.trees import Trees, real
 from pluribus.federated.data import Dataset, flip_labels
 from pluribus.federated.errors import SettingError
 from pluribus.federated.models import Tree
@@ -39,8 +39,8 @@ class Scene:
     defence
         What the server's model moves by if the attackers send these updates: the running rule, for attacks that adapt
         to it. None where it is not known.
-    change
-        What the model moved by in the round before, or None.
+    params
+        The model that the server sent, for attacks that send back what others made of it. None where it is not known.
     """
 
     honest: Trees
@@ -49,7 +49,7 @@ class Scene:
     round: int = 0
     clients: Sequence[int] | None = None
     defence: little.Defence | None = None
-    change: Tree | None = None
+    params: Tree | None = None
 
     @property
     def rng(self) -> np.random.Generator:
@@ -99,8 +99,14 @@ def _mimic(scene: Scene, warmup: float, variant: str, memory: Mapping[str, Any])
 
 
 def _free_rider(scene: Scene, noise: float, variant: str, memory: Mapping[str, Any]) -> Made:
-    change = scene.change if variant == "delta" else None
-    return simple.free_rider(scene.own, noise, scene.rng, change), memory
+    if variant != "delta":
+        return simple.free_rider(scene.own, noise, scene.rng), memory
+    if scene.params is None:
+        raise SettingError("free_rider with delta sends the model's last change, and nobody said what the model is")
+    before = memory.get("params")
+    now = {name: np.array(value) for name, value in scene.params.items() if real(value)}
+    change = {name: value - before[name] for name, value in now.items()} if before is not None else None
+    return simple.free_rider(scene.own, noise, scene.rng, change), {"params": now}
 
 
 KINDS: dict[str, Kind] = {
@@ -142,8 +148,8 @@ class Attack:
     of ``backdoor`` (1) and the noise of ``free_rider`` (0); the others take none.
 
     ``variant`` is ``"adaptive"`` for an ``alie`` that searches its z against the server's rule, the direction of
-    ``min_max`` and ``min_sum`` (``"std"``, ``"unit"``, ``"sign"``), and ``"delta"`` for a ``free_rider`` that sends the
-    last change of the model instead of nothing.
+    ``min_max`` and ``min_sum`` (``"std"``, ``"unit"``, ``"sign"``), and ``"delta"`` for a ``free_rider`` that sends
+    what the model changed by since one of them last got it, instead of nothing.
     """
 
     kind: str
@@ -202,8 +208,8 @@ class Attack:
     def send(self, scene: Scene, memory: Mapping[str, Any]) -> tuple[list[Tree], Memory]:
         """What this round's attackers send, a tree for each of ``scene.own``, and what they remember.
 
-        ``memory`` is ``{}`` before the first round and a tree of arrays after it (only ``mimic`` has one); it is to be
-        stored and resumed with the run. Nothing that is given is modified.
+        ``memory`` is ``{}`` before the first round and a tree of arrays after it (of ``mimic`` and of ``free_rider``
+        with delta); it is to be stored and resumed with the run. Nothing that is given is modified.
         """
         if not scene.own:
             return [], dict(memory)

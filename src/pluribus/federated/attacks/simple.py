@@ -41,8 +41,8 @@ def nan(own: Trees) -> list[Tree]:
 def free_rider(own: Trees, noise: float, rng: np.random.Generator, change: Tree | None = None) -> list[Tree]:
     """Clients that want the model without working for it: nothing, or the last change of the model, and some noise.
 
-    Each sends ``change + noise N(0, 1)`` in every coordinate, where ``change`` is what the server's model moved by in
-    the round before (none: 0). Noise hides that all free riders send the same.
+    Each sends ``change + noise N(0, 1)`` in every coordinate, where ``change`` is what the server moved by since
+    they last got it (none: 0). Noise hides that all free riders send the same.
 
     Lin et al. 2019 ("delta weights", the last change), Fraboni et al. 2021 (nothing, disguised by noise; there the
     noise falls with the rounds).
