@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
-from pluribus.core.kernels import compensated
+from pluribus.core.kernels import compensated, many, plain
 from pluribus.core.kernels.jit import jit, pointer
 from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
 from pluribus.core.kernels.plain import cross, finite, gram, norms
@@ -43,6 +43,8 @@ _BITS: dict[int, _Bits] = {
 def middle(views: Sequence[Floats], low: int, high: int, out: Floats) -> bool:
     """Write the mean of the ranks ``low..high-1`` at every coordinate; see `plain.middle`."""
     n, size, dtype = check(views, (out,))
+    if n > many.MOST_WIRES:
+        return plain.middle(views, low, high, out)
     steps, wires = _tables(middle_network(n, low, high))
     addresses, _alive = _addresses(views)
     target = out if out.flags.carray else np.empty(size, out.dtype)
@@ -59,6 +61,8 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
     if len(wanted_ranks) != len(outs):
         raise ContributionError(f"{len(wanted_ranks)} ranks need as many outputs, not {len(outs)}")
     n, size, dtype = check(views, outs)
+    if n > many.MOST_WIRES:
+        return plain.ranks(views, wanted_ranks, outs)
     steps, _ = _tables(rank_network(n, tuple(sorted(set(wanted_ranks)))))
     addresses, _alive = _addresses(views)
     wires = np.array(wanted_ranks, np.int64)  # in a network of full rank order, rank r ends on wire r

@@ -6,7 +6,7 @@ they compute is written here once; `compiled` gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
-from pluribus.core.kernels import compensated
+from pluribus.core.kernels import compensated, many
 from pluribus.core.kernels.networks import HIGH, LOW, Network, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import FLOAT64, LONGEST_PIECE, SHRINK, Floats, check, piece_size, scratch, store, weigh
 from pluribus.core.kernels.weighted import weighted_middle_by
@@ -58,6 +58,8 @@ def middle(views: Sequence[Floats], low: int, high: int, out: Floats) -> bool:
 
     """
     n, size, dtype = check(views, (out,))
+    if n > many.MOST_WIRES:
+        return _of_many(views, lambda ordered, place: store(many.middle(np, ordered, low, high), out[place]))
     steps, n_rows, outputs = _program(middle_network(n, low, high))
     length = min(size, piece_size(n, dtype.itemsize))
     rows, sums = scratch((n_rows, length, dtype), (4, length, FLOAT64))
@@ -78,6 +80,13 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
     if len(wanted_ranks) != len(outs):
         raise ContributionError(f"{len(wanted_ranks)} ranks need as many outputs, not {len(outs)}")
     n, size, dtype = check(views, outs)
+    if n > many.MOST_WIRES:
+
+        def put(ordered: Floats, place: slice) -> None:
+            for rank, out in zip(wanted_ranks, outs, strict=True):
+                store(ordered[:, rank], out[place])
+
+        return _of_many(views, put)
     network = rank_network(n, tuple(sorted(set(wanted_ranks))))
     steps, n_rows, outputs = _program(network)
     holder = dict(zip(network.outputs, outputs, strict=True))
@@ -92,6 +101,17 @@ def ranks(views: Sequence[Floats], wanted_ranks: Sequence[int], outs: Sequence[F
                 ufunc(held[a], held[b], out=held[c])
             for rank, out in zip(wanted_ranks, outs, strict=True):
                 store(held[holder[rank]], out[start : start + length])
+    return True
+
+
+def _of_many(views: Sequence[Floats], put: Callable[[Floats, slice], None]) -> bool:
+    """Sort each coordinate's values and have each piece of them put in its place; whether all are finite."""
+    with np.errstate(all="ignore"):
+        for place, table in many.tables(np, views):
+            if not _clean(table.reshape(-1)):
+                return False
+            table.sort(axis=1)
+            put(table, place)
     return True
 
 

@@ -12,7 +12,7 @@ on another device the tile is one piece, as long as `tile_size` makes it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.core.errors import ContributionError
-from pluribus.core.kernels import compensated, plain
+from pluribus.core.kernels import compensated, many, plain
 from pluribus.core.kernels.networks import LOW, Step, middle_network, rank_network, schedule
 from pluribus.core.kernels.tiles import LONGEST_PIECE, SHRINK, check, piece_size, weighted
 from pluribus.core.kernels.weighted import covered_mean
@@ -44,6 +44,8 @@ def finite(view: Tensor) -> bool:
 def middle(views: Sequence[Tensor], low: int, high: int, out: Tensor) -> bool:
     """Write the mean of the ranks ``low..high-1`` at every coordinate; see `plain.middle`."""
     n, size, dtype = check(views, (out,), _FLOATS)
+    if n > many.MOST_WIRES:
+        return _of_many(views, (out,), lambda ordered: (many.middle(torch, ordered, low, high),))
     steps, n_rows, outputs = schedule(middle_network(n, low, high))
     length = _length(out, n, dtype.itemsize)
     rows = torch.empty((n_rows, length), dtype=dtype, device=out.device)
@@ -61,6 +63,8 @@ def ranks(views: Sequence[Tensor], wanted_ranks: Sequence[int], outs: Sequence[T
     if len(wanted_ranks) != len(outs):
         raise ContributionError(f"{len(wanted_ranks)} ranks need as many outputs, not {len(outs)}")
     n, size, dtype = check(views, outs, _FLOATS)
+    if n > many.MOST_WIRES:
+        return _of_many(views, outs, lambda ordered: [ordered[:, rank] for rank in wanted_ranks])
     network = rank_network(n, tuple(sorted(set(wanted_ranks))))
     steps, n_rows, outputs = schedule(network)
     holder = dict(zip(network.outputs, outputs, strict=True))
@@ -74,6 +78,22 @@ def ranks(views: Sequence[Tensor], wanted_ranks: Sequence[int], outs: Sequence[T
             _store(held[holder[rank]], out[start : start + length])
         if not _told(read)[0]:
             return False
+    return True
+
+
+def _of_many(views: Sequence[Tensor], outs: Sequence[Tensor], found: Callable[[Tensor], Sequence[Tensor]]) -> bool:
+    """Write what is found in each coordinate's sorted values; on the CPU numpy sorts, which is faster."""
+    read = _all_finite(views)
+    if not _told(read)[0]:
+        return False
+    for place, table in many.tables(torch, views):
+        if _on_cpu(table):
+            table.numpy().sort(axis=1)
+            ordered = table
+        else:
+            ordered = table.sort(dim=1).values
+        for values, out in zip(found(ordered), outs, strict=True):
+            _store(values, out[place])
     return True
 
 

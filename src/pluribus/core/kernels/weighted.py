@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pluribus.core.kernels import many
+
 Array = NDArray[Any]
 
 _SLACK = 1e-12  # weights of sum one reach a half up to rounding
@@ -54,11 +56,14 @@ def weighted_middle_by(ranks: Ranks) -> WeightedMiddle:
         given = np.asarray(weights, np.float64)
         if views[0].dtype == np.float32:
             return _narrow(ranks, views, given, (low, high), out)
-        tile = np.stack(views)
-        if not np.isfinite(tile).all():
-            return False
-        order = np.argsort(tile, axis=0, kind="stable")
-        covered_mean(np.take_along_axis(tile, order, axis=0), given[order], low, high, out)
+        step = len(out) if len(views) <= many.MOST_WIRES else many.width(len(views), 8)
+        for start in range(0, len(out), step or 1):
+            tile = np.stack([view[start : start + step] for view in views])
+            if not np.isfinite(tile).all():
+                return False
+            order = np.argsort(tile, axis=0, kind="stable")
+            place = out[start : start + step]
+            covered_mean(np.take_along_axis(tile, order, axis=0), given[order], low, high, place)
         return True
 
     return weighted_middle
@@ -71,6 +76,8 @@ def _narrow(ranks: Ranks, views: Sequence[Array], weights: Array, levels: tuple[
     network, which orders equal values by it, and no values beyond. Infinity with a number is no number, and is found.
     """
     n, size = len(views), len(out)
+    if n > many.MOST_WIRES:
+        return _of_many(views, weights, levels, out)
     length = min(size, max(_CACHE // (n * 8), 1 << 11))
     keys, ordered = np.empty((n, length)), np.empty((n, length))
     walk = _to_level if levels[1] - levels[0] <= _SLACK else _between_levels
@@ -83,6 +90,47 @@ def _narrow(ranks: Ranks, views: Sequence[Array], weights: Array, levels: tuple[
             return False
         walk(_unpacked(ordered[:, :width], weights), levels, out[start : start + width])
     return True
+
+
+def _of_many(views: Sequence[Array], weights: Array, levels: tuple[float, float], out: Array) -> bool:
+    """`_narrow` for more contributors than a network has wires: the same steps, for all ranks at once."""
+    for place, narrow in many.tables(np, views):
+        if not np.isfinite(narrow).all():
+            return False
+        table = narrow.astype(np.float64)
+        bits = table.view(np.int64)
+        bits |= np.arange(len(views))
+        table.sort(axis=1)
+        held = weights[bits & _NUMBER]
+        bits &= ~_NUMBER
+        out[place] = (_at_level if levels[1] - levels[0] <= _SLACK else _in_between)(table, held, levels)
+    out += 0.0
+    return True
+
+
+def _at_level(values: Array, weights: Array, levels: tuple[float, float]) -> Array:
+    """`_to_level` of values and weights of shape (w, n)."""
+    reached, rows = np.cumsum(weights, axis=1), np.arange(len(values))
+    at = np.argmax(reached >= levels[0] - _SLACK, axis=1)
+    found, following = values[rows, at], values[rows, np.minimum(at + 1, values.shape[1] - 1)]
+    exact = (reached[rows, at] <= levels[0] + _SLACK) & (at + 1 < values.shape[1])
+    return np.where(exact, 0.5 * found + 0.5 * following, found)
+
+
+def _in_between(values: Array, weights: Array, levels: tuple[float, float]) -> Array:
+    """`_between_levels` of values and weights of shape (w, n)."""
+    low, high = levels
+    reached, rows = np.cumsum(weights, axis=1), np.arange(len(values))
+    cover = np.minimum(reached, high)
+    cover[:, 1:] -= np.maximum(reached[:, :-1], low)
+    cover[:, 0] -= max(0.0, low)
+    np.maximum(cover, 0.0, out=cover)
+    touched = cover > 0
+    least = values[rows, np.argmax(touched, axis=1)]
+    most = values[rows, values.shape[1] - 1 - np.argmax(touched[:, ::-1], axis=1)]
+    covered = np.cumsum(cover, axis=1)[:, -1]
+    cover *= values
+    return np.asarray(np.clip(np.cumsum(cover, axis=1)[:, -1] / covered, least, most))
 
 
 def _unpacked(ordered: Array, weights: Array) -> Iterator[tuple[Array, Array]]:
