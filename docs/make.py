@@ -183,8 +183,9 @@ def index(found: dict[str, Rule]) -> str:
     lines += [f"- **{law.name}**: {law.statement}" for law in laws.LAWS.values()]
     lines += [
         "",
-        "The tests check each declared law on float64 and float32 by random search, and each other law by its stored",
-        "counterexample. `pluribus laws NAME` does it for one rule; `pluribus laws my_module:MyRule` for yours.",
+        "The tests check each declared law by random search, on numpy arrays and torch tensors of float64 and float32,",
+        "and each other law by its stored counterexample. `pluribus laws NAME` does it for one rule, `pluribus laws",
+        "krum:f=2` with other parameters, `pluribus laws my_module:MyRule` for yours; `--arrays torch` on tensors.",
         "",
         "| rule | " + " | ".join(laws.LAWS) + " |",
         "|---|" + "---|" * len(laws.LAWS),

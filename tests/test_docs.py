@@ -25,7 +25,7 @@ def test_python_blocks_run(page, tmp_path):
     from safetensors.numpy import save_file
 
     import pluribus.rules  # noqa: F401 - registers the rules before the registry is copied
-    from pluribus.core import rule as registry
+    from pluribus.core import registry
 
     for name in "abc":
         save_file({"w": np.ones(3, np.float32)}, tmp_path / f"{name}.safetensors")

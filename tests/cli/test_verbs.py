@@ -12,7 +12,7 @@ from pluribus.cli import main
 from pluribus.core import catalogue, laws
 from pluribus.core.errors import RuleError
 from pluribus.federated import server
-from pluribus.rules import Median, registered
+from pluribus.rules import NNM, Krum, Median, chain, registered
 
 laws_stored = laws.store
 
@@ -86,6 +86,28 @@ def test_laws_of_a_rule(capsys):
     assert found["median"]["rotation"]["message"]
 
 
+def test_laws_on_tensors(capsys):
+    pytest.importorskip("torch")
+    arguments = ["laws", "median", "--law", "rotation", "--law", "null", "--examples", "40", "--json"]
+    assert main([*arguments, "--arrays", "torch"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"rules"}
+    assert found["rules"]["median"]["null"] == "holds"
+    assert found["rules"]["median"]["rotation"]["counterexample"]["arrays"] == "torch-float64"
+    assert main([*arguments, "--arrays", "numpy-float32", "--arrays", "torch"]) == 0
+    found = json.loads(capsys.readouterr().out)["rules"]
+    assert found["median"]["rotation"]["counterexample"]["arrays"] == "numpy-float32", "in the order given"
+    assert main([*arguments, "--arrays", "jax"]) == 2
+    assert "no kind of array is called 'jax'; there are numpy, torch, numpy-float64" in capsys.readouterr().err
+
+
+def test_laws_of_a_rule_with_parameters(capsys):
+    assert main(["laws", "krum:f=2", "Krum", "--law", "unanimity", "--examples", "3", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["rules"]) == {"krum:f=2", "Krum"}
+    assert main(["laws", "krum:f=2", "--law", "unanimity", "--examples", "3", "--store"]) == 2
+    assert "krum:f=2 is none" in capsys.readouterr().err
+
+
 def test_counterexamples_are_kept_on_demand(tmp_path, monkeypatch):
     monkeypatch.setattr(laws, "store", lambda found: laws_stored(found, tmp_path))
     assert main(["laws", "median", "--law", "rotation", "--law", "null", "--examples", "20", "--store"]) == 0
@@ -126,11 +148,21 @@ def test_a_rule_of_ones_own_that_breaks_what_it_declares(own, capsys):
 def test_rules_by_place(own):
     assert catalogue.rules_named([f"{own}:rule"]) == {f"{own}:rule": Median()}
     assert set(catalogue.rules_named([])) == set(registered())
+    assert catalogue.rules_named(["krum:f=2", "NNM:f=1 + median", "krum"]) == {
+        "krum:f=2": Krum(2),
+        "NNM:f=1 + median": chain(NNM(1), Median()),
+        "krum": Krum(1),
+    }
     for place, message in (
         (f"{own}:none", "has no 'none'"),
         (f"{own}:number", "is a int"),
         (f"{own}:needs", "cannot be called without arguments"),
-        ("no_such_module_at_all:x", "cannot be imported"),
+        ("no_such_module_at_all:x", "'no_such_module_at_all' is no rule's name, and as a module it cannot be imported"),
+        ("krun:f=2", "no rule is called 'krun'; did you mean krum"),
+        ("krum:g=2", "Krum takes f, not g"),
+        ("krum:f", "'f' is no option; write krum:name=value"),
+        (":x", "':x' is neither a named rule nor a place; write krum:f=2, or my_module:MyRule"),
+        (f"{own}:", "is neither a named rule nor a place"),
     ):
         with pytest.raises(RuleError, match=message):
             catalogue.rules_named([place])

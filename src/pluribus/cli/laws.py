@@ -21,32 +21,54 @@ LEGEND = (
 
 
 @click.command(short_help="Which laws rules obey: a search for counterexamples.")
-@click.argument("rules", metavar="[RULE|MODULE:NAME]...", nargs=-1)
+@click.argument("rules", metavar="[RULE|RULE:PARAMETER=VALUE|MODULE:NAME]...", nargs=-1)
 @click.option("--law", "only", multiple=True, metavar="LAW", help="only this law (may be repeated)")
+@click.option(
+    "--arrays",
+    multiple=True,
+    metavar="KIND",
+    help="contributions as numpy-float64 (what is tried without this), numpy-float32, torch-float64 or torch-float32; "
+    "numpy and torch are both widths (may be repeated: the first kind that breaks a law is told)",
+)
 @click.option("--examples", default=100, show_default=True, type=click.IntRange(1), help="random cases of each law")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="the same seed, the same cases")
 @click.option("--json", "as_json", is_flag=True, help="print JSON, with the counterexamples, and nothing else")
 @click.option("--store", is_flag=True, help="keep the counterexamples with the package (for its developers)")
 def laws(  # noqa: PLR0917 - click gives options by name
-    rules: tuple[str, ...], only: tuple[str, ...], examples: int, seed: int, as_json: bool, store: bool
+    rules: tuple[str, ...],
+    only: tuple[str, ...],
+    arrays: tuple[str, ...],
+    examples: int,
+    seed: int,
+    as_json: bool,
+    store: bool,
 ) -> int:
     """Try to break the laws of rules by random search.
 
-    Without arguments all named rules are tried. MODULE:NAME is a rule of your own, or a class or function that gives
-    one. Exits with 1 if a rule breaks a law that it declares. A line below the table says what its words mean.
+    Without arguments all named rules are tried. A RULE alone has the parameters of its page in the docs; krum:f=2 and
+    nnm:f=1+median say theirs. MODULE:NAME is a rule of your own, or a class or function that gives one. Exits with 1
+    if a rule breaks a law that it declares. A line below the table says what its words mean.
     """
     from pluribus.cli.show import print_table
     from pluribus.core import laws as court
     from pluribus.core.catalogue import rules_named
+    from pluribus.core.errors import RuleError
+    from pluribus.core.law_arrays import DEFAULT
+    from pluribus.core.registry import registered
 
     tried = rules_named(rules)
+    strangers = sorted(set(tried) - set(registered()))
+    if store and strangers:
+        raise RuleError(f"--store keeps what is found of named rules; {strangers[0]} is none, so leave it out")
     names = list(only) or list(court.LAWS)
     found = {}
     for i, (name, rule) in enumerate(tried.items(), start=1):
         progress = None if as_json else _Progress(f"[{i}/{len(tried)}] {name}", names)
         try:
             told = progress or (lambda _: None)
-            found[name] = court.check(rule, only or None, examples=examples, seed=seed, after=told)
+            found[name] = court.check(
+                rule, only or None, examples=examples, seed=seed, arrays=arrays or DEFAULT, after=told
+            )
         finally:
             if progress:
                 progress.end()

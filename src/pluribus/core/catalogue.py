@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pluribus.core import ruletext
 from pluribus.core.errors import RuleError
-from pluribus.core.rule import Rule, get
+from pluribus.core.registry import get, registered
+from pluribus.core.rule import Rule
 
 # Rooms that register methods by name: the room, the module that knows them, and its `registered() -> {name: class}`.
 # They are named here and imported when asked for, because the core knows no room.
@@ -41,10 +44,12 @@ def entries() -> list[Entry]:
 
 
 def rules_named(texts: Iterable[str]) -> dict[str, Rule]:
-    """Rules by name, with the parameters under which their laws are checked, or by place: ``module:NAME``.
+    """Rules by name, with the parameters under which their laws are checked, by text, or by place.
 
-    What stands at a place is a rule, or a class or function that gives one without arguments. The current folder is
-    looked at first, as Python does for scripts. Without texts, all named rules.
+    A text that begins with the name of a rule is read as `pluribus.rules.get` reads it: ``krum:f=2``,
+    ``nnm:f=1+median``. Any other with a colon is a place: ``module:NAME``, where a rule stands, or a class or function
+    that gives one without arguments. The current folder is looked at first, as Python does for scripts. Without texts,
+    all named rules.
 
     Raises
     ------
@@ -54,24 +59,33 @@ def rules_named(texts: Iterable[str]) -> dict[str, Rule]:
     from pluribus.core.laws import example_rules
 
     examples = example_rules()
-    return {text: _at(text) if ":" in text else _named(text, examples) for text in list(texts) or examples}
+    return {text: _found(text, examples) for text in list(texts) or examples}
 
 
-def _named(text: str, examples: Mapping[str, Rule]) -> Rule:
-    name = text.strip().lower().replace("-", "_").replace(" ", "_")
-    return examples[name] if name in examples else get(name)  # which raises, and lists near names
+def _found(text: str, examples: Mapping[str, Rule]) -> Rule:
+    name = ruletext.key(text)
+    if name in examples:
+        return examples[name]
+    head = ruletext.key(re.split(r"[:+>]", text, maxsplit=1)[0])
+    return _at(text) if ":" in text and head not in examples else get(text)  # which raises, and lists near names
 
 
 def _at(place: str) -> Rule:
     import sys
 
     module, _, name = place.partition(":")
+    if "=" in name:  # parameters, of no rule
+        raise ruletext.unknown(ruletext.key(module), registered())
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise RuleError(f"{place!r} is neither a named rule nor a place; write krum:f=2, or my_module:MyRule")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise RuleError(f"{place}: the module cannot be imported: {error}") from None
+        raise RuleError(
+            f"{place}: {module!r} is no rule's name, and as a module it cannot be imported: {error}"
+        ) from None
     except AttributeError:
         raise RuleError(f"{place}: the module has no {name!r}") from None
     if not isinstance(found, Rule) and callable(found):

@@ -9,7 +9,7 @@ Most rules are one of three kinds, each small algebra that never sees a whole co
 A `PointRule` combines points of a space that is not flat, such as rows on a sphere or labels.
 `chain` puts pre-rules ahead of a rule, and a `PresetRule` is a chain under a name of its own; a `CompositeRule` is made
 of rules in some other way.
-How a rule is run is in `pluribus.core.execution`.
+How a rule is run is in `pluribus.core.execution`; how names and rules find each other, in `pluribus.core.registry`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.passes import Active, TileRule, tied_shares
+from pluribus.core.registry import get as get  # noqa: PLC0414 - rules find here what they need
+from pluribus.core.registry import register as register  # noqa: PLC0414 - likewise
+from pluribus.core.registry import registered as registered  # noqa: PLC0414 - likewise
 from pluribus.core.relations import Gram, Norms, Reads, Relation
 
 if TYPE_CHECKING:
@@ -406,52 +409,6 @@ class _GivenWeights(WeightRule):
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         return weights
-
-
-# --- the registry ---------------------------------------------------------------------------------------------------
-
-_REGISTRY: dict[str, type[Rule]] = {}
-Named = TypeVar("Named", bound=type[Rule])
-
-
-def register(cls: Named) -> Named:
-    """Class decorator: make a rule known under its ``name``."""
-    if not cls.name or cls.name in _REGISTRY:
-        raise RuleError(f"{cls.__name__} needs a name of its own, and {cls.name!r} is none")
-    _REGISTRY[cls.name] = cls
-    return cls
-
-
-def registered() -> dict[str, type[Rule]]:
-    """All named rules, by name."""
-    return dict(sorted(_REGISTRY.items()))
-
-
-def get(name: str, /, **parameters: Any) -> Rule:
-    """The rule of that name: ``get("multi_krum", f=2, m=3)``, or as one text, ``get("nnm:f=1+geometric_median")``.
-
-    The names in a text make a chain; parameters beside it go to each part that takes them and does not say them.
-
-    Raises
-    ------
-    RuleError
-        No such rule (the message lists near names), or parameters that it does not take.
-    """
-    from pluribus.core import ruletext
-
-    parts = ruletext.split(name)
-    for key, _ in parts:
-        if key not in _REGISTRY:
-            raise ruletext.unknown(key, _REGISTRY)
-    legal = {f.name for key, _ in parts for f in fields(_REGISTRY[key])}
-    label = _REGISTRY[parts[0][0]].__name__ if len(parts) == 1 else name
-    ruletext.check_options(label, parameters, sorted(legal))
-    made = []
-    for key, options in parts:
-        cls = _REGISTRY[key]
-        own = {f.name: parameters[f.name] for f in fields(cls) if f.name in parameters}
-        made.append(ruletext.build(cls, own | options, cls.__name__))
-    return made[0] if len(made) == 1 else chain(*made)
 
 
 def expect_gram(relation: Relation | None) -> Gram:

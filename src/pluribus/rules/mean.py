@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pluribus.core.dtypes import Array
 from pluribus.core.fold import Fold
+from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, register
 
@@ -23,22 +24,7 @@ class Mean(WeightRule):
 
     name = "mean"
     reads = Reads.NOTHING
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "mergeable",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight", "mergeable"}
     formula = "sum_i w_i x_i / sum_i w_i"
     source = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 

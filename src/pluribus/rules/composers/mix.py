@@ -11,6 +11,7 @@ import numpy as np
 from pluribus.core import passes
 from pluribus.core.contributions import Contributions
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.passes import Active
 from pluribus.core.relations import Reads
 from pluribus.core.rule import CompositeRule, Execute, Rule, WeightRule, register, steps
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
 # Whatever holds of two results holds of a point between them, for these laws.
-_KEPT = frozenset({
-    "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "scale", "rotation",
-    "betweenness", "breakdown", "deterministic",
-})  # fmt: skip
+_KEPT = AVERAGE | EQUIVARIANT | {"betweenness", "breakdown"}
 _ITEMS = 1 << 16
 
 

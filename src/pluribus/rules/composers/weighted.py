@@ -34,6 +34,7 @@ import numpy as np
 from pluribus.core import passes
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import SELECTING, SYMMETRIC
 from pluribus.core.passes import Active
 from pluribus.core.relations import Reads
 from pluribus.core.rule import CompositeRule, Execute, PointRule, Rule, WeightRule, register, steps, whole_number
@@ -44,10 +45,7 @@ if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
 MOST = 1000
-_KEPT = frozenset({
-    "anonymity", "anonymity at ties", "unanimity", "null", "translation", "scale", "rotation", "betweenness",
-    "breakdown", "deterministic",
-})  # fmt: skip
+_KEPT = SYMMETRIC | SELECTING | {"breakdown"}
 
 
 @register

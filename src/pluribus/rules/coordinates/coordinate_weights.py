@@ -11,6 +11,7 @@ from pluribus.core import elements
 from pluribus.core.contributions import Contributions, gather
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import ContributionError, RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import Active
 from pluribus.core.rule import CompositeRule, Execute, register
 
@@ -41,10 +42,7 @@ class CoordinateWeights(CompositeRule):
     masks: Any = NONZERO
 
     name = "coordinate_weights"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"scale", "betweenness", "monotone weight"}
     formula = "z_k = sum_i w_i m_ik x_ik / sum_i w_i m_ik"
     source = "Matena and Raffel, Merging Models with Fisher-Weighted Averaging, NeurIPS 2022 (for importances)"
     uses_reference = True

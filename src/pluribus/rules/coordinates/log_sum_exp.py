@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
@@ -33,10 +34,7 @@ class LogSumExp(CoordinateRule):
     temperature: float = 1.0
 
     name = "log_sum_exp"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"translation", "betweenness", "monotone weight"}
     formula = "z_k = t log(sum_i w_i exp(x_ik / t))"
     source = "folklore (exponential mean); Blanchard, Higham and Higham, Accurately computing log-sum-exp, 2021"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import COORDINATEWISE
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
@@ -23,21 +24,7 @@ class Median(RankRule):
     """
 
     name = "median"
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "scale",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = COORDINATEWISE | {"replication", "monotone weight", "breakdown"}
     formula = "z_k = median_i x_ik"
     source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
@@ -32,10 +33,7 @@ class PowerMean(CoordinateRule):
     p: float
 
     name = "power_mean"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"scale", "betweenness", "monotone weight"}
     formula = "z_k = (sum_i w_i x_ik^p)^(1/p)"
     source = "Hardy, Littlewood and Polya, Inequalities, 1934; Li et al., DeeperGCN, 2020"
     example = (("p", 2.0),)

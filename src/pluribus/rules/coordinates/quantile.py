@@ -10,14 +10,12 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import COORDINATEWISE
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register
 from pluribus.core.weights import uniform
 
-_LAWS = frozenset({
-    "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "scale", "betweenness",
-    "monotone weight", "deterministic",
-})  # fmt: skip
+_LAWS = COORDINATEWISE | {"replication", "monotone weight"}
 
 
 def unit_interval(rule: str, name: str, value: Any) -> None:

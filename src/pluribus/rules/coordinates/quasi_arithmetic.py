@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates.generalised import Function, transformed
@@ -63,10 +64,7 @@ class QuasiArithmetic(CoordinateRule):
     inverse: Callable[[Array], Array] | None = None
 
     name = "quasi_arithmetic"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "betweenness", "monotone weight",
-        "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"betweenness", "monotone weight"}
     formula = "z_k = f^-1(sum_i w_i f(x_ik))"
     source = "Kolmogorov, Sur la notion de la moyenne, 1930"
     example = (("f", "asinh"),)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE, SYMMETRIC
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 
@@ -26,7 +27,7 @@ class SignMajority(CoordinateRule):
     """
 
     name = "sign_majority"
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "replication", "deterministic"})
+    laws = SYMMETRIC | {"replication"}
     formula = "z_k = sign(sum_i w_i sign(x_ik))"
     source = "Bernstein et al., signSGD with Majority Vote is Communication Efficient and Fault Tolerant, ICLR 2019"
 
@@ -69,9 +70,7 @@ class SignElection(CoordinateRule):
     by: str = "mass"
 
     name = "sign_election"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "betweenness", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"scale", "betweenness"}
     formula = "z_k = sum w_i x_ik / sum w_i over i with sign(x_ik) = sign(sum_j w_j x_jk)"
     source = "Yadav et al., TIES-Merging: Resolving Interference When Merging Models, NeurIPS 2023"
 

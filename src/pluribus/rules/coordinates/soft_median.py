@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core import passes
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import Active
 from pluribus.core.relations import Reads
 from pluribus.core.rule import CompositeRule, Execute, positive, register
@@ -38,10 +39,7 @@ class SoftMedian(CompositeRule):
     name = "soft_median"
     reads = Reads.COORDINATES
     takes_tensors = True
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "translation", "betweenness",
-        "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"translation", "betweenness"}
     formula = "sum_i a_i x_i / sum_i a_i, a_i = w_i exp(-|x_i - median| / (t sqrt(d)))"
     source = "Geisler et al., Robustness of Graph Neural Networks at Scale, NeurIPS 2021"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import COORDINATEWISE
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import RankRule, register, whole_number
 from pluribus.core.weights import uniform
@@ -31,19 +32,7 @@ class TrimmedMean(RankRule):
     f: int
 
     name = "trimmed_mean"
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "betweenness",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = COORDINATEWISE | {"breakdown"}
     formula = "z_k = mean of x_(f+1)k ... x_(n-f)k"
     source = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018"
     example = (("f", 1),)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.spectra import spectrum
@@ -41,7 +42,7 @@ class AlignedMTL(WeightRule):
 
     name = "aligned_mtl"
     reads = Reads.GRAM
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "scale", "rotation", "deterministic"})
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"unanimity"}
     formula = "w' s (X X')^(-1/2) X, s^2 = least eigenvalue of X X' that is not zero"
     source = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.core.solvers import RIDGE, min_norm_point, nonnegative_qp
@@ -43,7 +44,7 @@ class CAGrad(WeightRule):
 
     name = "cagrad"
     reads = Reads.GRAM
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "replication", "scale", "rotation", "deterministic"})
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"replication"}
     formula = "argmax_d min_i <x_i, d>, |d - g| <= c |g|, g = sum_i w_i x_i"
     source = "Liu et al., Conflict-Averse Gradient Descent for Multi-task Learning, NeurIPS 2021"
     precision = 1e-8

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.cone import lengths_and_cosines
@@ -33,7 +34,7 @@ class ConFIG(WeightRule):
 
     name = "config"
     reads = Reads.GRAM
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "scale", "rotation", "deterministic"})
+    laws = SYMMETRIC | ABOUT_ORIGIN
     formula = "(sum_i <x_i, u>) u, u = normalised pinv(rows x_i / |x_i|) w"
     precision = 1e-3  # near dependence the rounding of float32 input is amplified
     source = "Liu, Chu and Thuerey, ConFIG: Towards Conflict-free Training of PINNs, ICLR 2025"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.cone import into_cone
@@ -22,10 +23,7 @@ class DualProj(WeightRule):
 
     name = "dualproj"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "monotone weight",
-        "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | ABOUT_ORIGIN | {"monotone weight"}
     formula = "argmin |d - sum_i w_i x_i|^2 with <x_j, d> >= 0 for all j"
     source = "Lopez-Paz and Ranzato, Gradient Episodic Memory for Continual Learning, NeurIPS 2017, equation 11"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN, EQUIVARIANT, SYMMETRIC
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 
@@ -78,9 +79,7 @@ class FedDA(_Adaptation):
 
     name = "fedda"
     numbers = (467,)
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "null", "replication", "translation", "scale", "rotation", "deterministic",
-    })  # fmt: skip
+    laws = SYMMETRIC | EQUIVARIANT | {"replication"}
     formula = "sum_i w_i ((1 - b_i) g_T + b_i x_i)"
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
@@ -115,7 +114,7 @@ class FedGP(_Adaptation):
 
     name = "fedgp"
     numbers = (467,)
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "replication", "scale", "rotation", "deterministic"})
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"replication"}
     formula = "sum_i w_i ((1 - b_i) g_T + b_i max(<g_T, x_i>, 0) / |x_i|^2 x_i)"
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import SYMMETRIC
 from pluribus.core.passes import Placed, TileRule
 from pluribus.core.rule import CoordinateRule, positive, register, whole_number
 
@@ -54,7 +55,7 @@ class GradDrop(CoordinateRule):
     mean: bool = False
 
     name = "graddrop"
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "scale", "deterministic"})
+    laws = SYMMETRIC | {"scale"}
     formula = "z_k = sum of the x_ik of one sign; positive with probability (1 + sum_i x_ik / sum_i |x_ik|) / 2"
     source = "Chen et al., Just Pick a Sign: Gradient Sign Dropout, NeurIPS 2020"
 

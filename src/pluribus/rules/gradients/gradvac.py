@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.gradients.surgery import bend, orders
@@ -43,7 +44,7 @@ class GradVac(WeightRule):
 
     name = "gradvac"
     reads = Reads.GRAM
-    laws = frozenset({"null", "scale", "rotation", "deterministic"})
+    laws = ABOUT_ORIGIN | {"null", "deterministic"}
     formula = "sum_i y_i; y_i = x_i, then for all j in random order y_i += a x_j so that cos(y_i, x_j) >= t_ij"
     source = "Wang et al., Gradient Vaccine, ICLR 2021"
     example = (("targets", 0.3),)

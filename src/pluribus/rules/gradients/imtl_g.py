@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.cone import lengths_and_cosines
@@ -29,9 +30,7 @@ class IMTLG(WeightRule):
 
     name = "imtl_g"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | ABOUT_ORIGIN
     formula = "sum_i a_i x_i, <d, x_i> / |x_i| equal for all i, sum_i a_i = 1"
     precision = 1e-3  # coefficients grow without bound near dependence, and the rounding of float32 input with them
     source = "Liu et al., Towards Impartial Multi-task Learning, ICLR 2021; Quinton and Rey 2024 (dependence)"

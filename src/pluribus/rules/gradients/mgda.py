@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.core.solvers import min_norm_point
@@ -34,10 +35,7 @@ class MGDA(WeightRule):
 
     name = "mgda"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | ABOUT_ORIGIN | {"betweenness", "monotone weight"}
     formula = "argmin |z|^2, z in the convex hull of the x_i"
     source = "Desideri, Multiple-gradient descent algorithm (MGDA), C. R. Math. 2012; Sener and Koltun, NeurIPS 2018"
 

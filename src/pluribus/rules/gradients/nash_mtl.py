@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.core.solvers import reciprocal
@@ -42,10 +43,7 @@ class NashMTL(WeightRule):
 
     name = "nash_mtl"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | ABOUT_ORIGIN | {"betweenness", "monotone weight"}
     formula = "sum_i a_i x_i, (G a)_i = w_i / a_i, scaled to sum_i a_i = 1"
     source = "Navon et al., Multi-Task Learning as a Bargaining Game, ICML 2022"
     precision = 1e-6

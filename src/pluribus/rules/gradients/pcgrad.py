@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.gradients.surgery import bend, orders
@@ -34,7 +35,7 @@ class PCGrad(WeightRule):
 
     name = "pcgrad"
     reads = Reads.GRAM
-    laws = frozenset({"null", "scale", "rotation", "deterministic"})
+    laws = ABOUT_ORIGIN | {"null", "deterministic"}
     formula = "sum_i y_i; y_i = x_i, then for all j in random order y_i -= min(<y_i, x_j>, 0) / |x_j|^2 x_j"
     source = "Yu et al., Gradient Surgery for Multi-Task Learning, NeurIPS 2020"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.cone import into_cone
@@ -28,10 +29,7 @@ class UPGrad(WeightRule):
     name = "upgrad"
     reads = Reads.GRAM
     numbers = (349,)
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "monotone weight",
-        "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | ABOUT_ORIGIN | {"monotone weight"}
     formula = "sum_i w_i P(x_i), P = projection on {d : <x_j, d> >= 0 for all j}"
     source = "Quinton and Rey, Jacobian Descent for Multi-Objective Optimization, arXiv 2406.16232"
 

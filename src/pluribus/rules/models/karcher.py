@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import UndefinedError
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 from pluribus.core.solvers import EPSILON
@@ -109,9 +110,7 @@ class Karcher(WeightRule):
     name = "karcher"
     reads = Reads.GRAM
     numbers = (140,)
-    laws = frozenset(
-        {"anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "rotation", "deterministic"}
-    )
+    laws = AVERAGE | ABOUT_ORIGIN
     formula = "sum_i w_i |x_i| times argmin over unit m of sum_i w_i angle(m, x_i)^2"
     source = "Karcher 1977; Fisher-Rao Karcher-mean merging (arXiv 2603.04972)"
     precision = 1e-7

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import EQUIVARIANT, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 
@@ -30,9 +31,7 @@ class ModelStock(WeightRule):
     name = "model_stock"
     reads = Reads.GRAM
     numbers = (47,)
-    laws = frozenset(
-        {"anonymity", "anonymity at ties", "unanimity", "null", "translation", "scale", "rotation", "deterministic"}
-    )
+    laws = SYMMETRIC | EQUIVARIANT | {"unanimity"}
     formula = "t mean + (1 - t) x_0, t = k c / (1 + (k - 1) c), c = mean cos(x_i - x_0, x_j - x_0)"
     source = "Jang, Yun and Han, Model Stock: All We Need Is Just a Few Fine-Tuned Models, ECCV 2024"
     uses_reference = True

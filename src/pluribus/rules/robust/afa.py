@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.rules.robust.chosen import mean_of
@@ -41,9 +42,7 @@ class AFA(WeightRule):
 
     name = "afa"
     reads = Reads.GRAM
-    laws = frozenset(
-        {"anonymity", "anonymity at ties", "unanimity", "null", "scale", "rotation", "betweenness", "deterministic"}
-    )
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"unanimity", "betweenness"}
     formula = "mean of those whose cosine to it is within xi standard deviations of the median, on the skewed side"
     source = "Muñoz-González et al., Byzantine-Robust Federated Machine Learning through Adaptive Model Averaging, 2019"
 

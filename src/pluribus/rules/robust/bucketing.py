@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import PreRule, register, whole_number
 
@@ -35,21 +36,7 @@ class Bucketing(PreRule):
 
     name = "bucketing"
     reads = Reads.NOTHING
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight"}
     formula = "y_b = weighted mean of x_p(bs), ..., x_p(bs + s - 1), p a random permutation"
     source = "Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022"
 

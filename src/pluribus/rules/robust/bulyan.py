@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ANONYMOUS, SELECTING
 from pluribus.core.passes import TileRule
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import Chain, CoordinateRule, PreRule, PresetRule, chain, expect_gram, register, whole_number
@@ -58,20 +59,7 @@ class BulyanSelection(PreRule):
 
     name = "bulyan_selection"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"monotone weight", "breakdown"}
     formula = "n-2f times: take Krum's choice out of the rest; those taken"
     source = SOURCE
     example = (("f", 1),)
@@ -152,9 +140,7 @@ class Bulyan(PresetRule):
 
     name = "bulyan"
     reads = Reads.COORDINATES
-    laws = frozenset(
-        {"anonymity", "unanimity", "null", "translation", "scale", "betweenness", "breakdown", "deterministic"}
-    )
+    laws = ANONYMOUS | {"unanimity", "translation", "scale", "betweenness", "breakdown"}
     formula = "z_k = mean of the n-4f of the n-2f values chosen by repeated Krum that are nearest to their median"
     source = SOURCE
     example = (("f", 1),)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 
@@ -34,9 +35,7 @@ class CenteredClipping(WeightRule):
     name = "centered_clipping"
     reads = Reads.GRAM
     numbers = (80,)
-    laws = frozenset(
-        {"anonymity", "anonymity at ties", "null", "replication", "rotation", "monotone weight", "deterministic"}
-    )
+    laws = SYMMETRIC | {"replication", "rotation", "monotone weight"}
     formula = "v + sum_i w_i (x_i - v) min(1, radius / |x_i - v|), from v = reference or 0"
     source = "Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021"
     example = (("radius", 1.0),)

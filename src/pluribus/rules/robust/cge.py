@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, ANONYMOUS
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_norms, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -31,9 +32,7 @@ class CGE(WeightRule):
 
     name = "cge"
     reads = Reads.NORMS
-    laws = frozenset(
-        {"anonymity", "unanimity", "null", "scale", "rotation", "betweenness", "monotone weight", "deterministic"}
-    )
+    laws = ANONYMOUS | ABOUT_ORIGIN | {"unanimity", "betweenness", "monotone weight"}
     formula = "mean of the n-f contributions of smallest |x_i|"
     source = (
         "Gupta, Liu and Vaidya, Byzantine Fault-Tolerant Distributed Machine Learning with Norm-Based Comparative "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SYMMETRIC
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import PreRule, expect_norms, positive, register
 
@@ -29,9 +30,7 @@ class Clip(PreRule):
 
     name = "clip"
     reads = Reads.NORMS
-    laws = frozenset(
-        {"anonymity", "anonymity at ties", "null", "replication", "rotation", "monotone weight", "deterministic"}
-    )
+    laws = SYMMETRIC | {"replication", "rotation", "monotone weight"}
     formula = "x_i min(1, max_norm / |x_i|)"
     source = "Sun et al., Can You Really Backdoor Federated Learning?, 2019"
     example = (("max_norm", 1.0),)

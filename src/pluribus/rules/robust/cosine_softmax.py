@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.rules.robust.cosines import cosines_to
@@ -31,19 +32,7 @@ class CosineSoftmax(WeightRule):
 
     name = "cosine_softmax"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "scale",
-            "rotation",
-            "betweenness",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | ABOUT_ORIGIN | {"betweenness"}
     formula = "sum_i a_i x_i, a = softmax(log w_i + tau cos(x_i, centre))"
     source = "softmax attention (Bahdanau, Cho and Bengio, ICLR 2015) with cosines for scores"
     uses_reference = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -53,19 +54,7 @@ class DnC(WeightRule):
 
     name = "dnc"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"breakdown"}
     formula = "mean of the n-f contributions with the smallest <x_i - mean, v>^2, v the top principal direction"
     source = (
         "Shejwalkar and Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -43,19 +44,7 @@ class FABA(WeightRule):
 
     name = "faba"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"breakdown"}
     formula = "f times: leave out argmax_i |x_i - mean of those left|; then the mean"
     source = (
         "Xia et al., FABA: An Algorithm for Fast Aggregation against Byzantine Attacks in Distributed Neural Networks, "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, ANONYMOUS
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 
@@ -90,7 +91,7 @@ class Flag(WeightRule):
     name = "flag"
     reads = Reads.GRAM
     numbers = (21,)
-    laws = frozenset({"anonymity", "unanimity", "null", "replication", "scale", "rotation", "deterministic"})
+    laws = ANONYMOUS | ABOUT_ORIGIN | {"unanimity", "replication"}
     formula = "Y Y' sum_i w_i x_i, Y = argmin over orthonormal m columns of sum_i w_i sqrt(1 - |Y'x_i|^2 / |x_i|^2)"
     source = (
         "Almasi et al., Flag Aggregator: Scalable Distributed Training under Failures and Augmented Losses using "

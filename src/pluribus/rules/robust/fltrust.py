@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.robust.cosines import cosines_to
@@ -26,7 +27,7 @@ class FLTrust(WeightRule):
 
     name = "fltrust"
     reads = Reads.GRAM
-    laws = frozenset({"anonymity", "anonymity at ties", "null", "replication", "scale", "rotation", "deterministic"})
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"replication"}
     formula = "sum_i t_i (|g| / |x_i|) x_i / sum_i t_i, t_i = w_i max(0, cos(x_i, g)), g the reference"
     source = "Cao et al., FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021"
     uses_reference = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 
@@ -59,19 +60,7 @@ class FoolsGold(WeightRule):
 
     name = "foolsgold"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "deterministic",
-        }
-    )
+    laws = SYMMETRIC | ABOUT_ORIGIN | {"unanimity", "betweenness", "monotone weight"}
     formula = "sum_i a_i x_i, a_i from kappa (logit(1 - max_j pardoned cos(x_i, x_j)) + 0.5) cut to [0, 1]"
     source = "Fung, Yoon and Beschastnikh, The Limitations of Federated Learning in Sybil Settings, RAID 2020"
 

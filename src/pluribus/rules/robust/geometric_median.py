@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 
@@ -71,22 +72,7 @@ class GeometricMedian(WeightRule):
 
     name = "geometric_median"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight", "breakdown"}
     formula = "argmin_z sum_i w_i |x_i - z|"
     source = "Pillutla et al., Robust Aggregation for Federated Learning, IEEE TSP 2022; Weiszfeld 1937"
     precision = 1e-5

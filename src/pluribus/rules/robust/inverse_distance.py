@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.rules.robust.geometric_median import pulled
@@ -34,20 +35,7 @@ class InverseDistance(WeightRule):
     name = "inverse_distance"
     reads = Reads.GRAM
     numbers = (64,)
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | EQUIVARIANT | {"betweenness"}
     formula = "sum_i a_i x_i, a_i in proportion to w_i / |x_i - mean|"
     source = "Yeganeh et al., Inverse Distance Aggregation for Federated Learning with Non-IID Data, DCL 2020"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -81,20 +82,7 @@ class Krum(_KrumFamily):
     """
 
     name = "krum"
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"monotone weight", "breakdown"}
     formula = "x_j, j = argmin_i sum over the n-f-2 nearest l of |x_i - x_l|^2"
     source = SOURCE
     example = (("f", 1),)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -153,20 +154,7 @@ class MDA(WeightRule):
 
     name = "mda"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"monotone weight", "breakdown"}
     formula = "mean of S, S = argmin over subsets of n-f of max |x_i - x_j| in S"
     source = "El Mhamdi et al., Genuinely Distributed Byzantine Machine Learning, PODC 2020; Rousseeuw 1985"
     example = (("f", 1),)

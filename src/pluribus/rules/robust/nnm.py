@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import PreRule, expect_gram, register, whole_number
 
@@ -29,9 +30,7 @@ class NNM(PreRule):
 
     name = "nnm"
     reads = Reads.GRAM
-    laws = frozenset({
-        "anonymity", "unanimity", "null", "translation", "scale", "rotation", "betweenness", "deterministic",
-    })  # fmt: skip
+    laws = SELECTING
     formula = "y_i = weighted mean of the n-f contributions nearest to x_i"
     source = "Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023"
     example = (("f", 1),)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import ABOUT_ORIGIN, ANONYMOUS
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 
@@ -43,7 +44,7 @@ class PrincipalDirections(WeightRule):
     name = "principal_directions"
     reads = Reads.GRAM
     numbers = (2,)
-    laws = frozenset({"anonymity", "unanimity", "null", "scale", "rotation", "deterministic"})
+    laws = ANONYMOUS | ABOUT_ORIGIN | {"unanimity"}
     formula = "sum_i w_i |x_i| sum_j (s_j / sum s) sign_j v_j, (s_j, v_j) top eigenpairs of sum_i w_i x_i x_i'"
     source = (
         "Zeng et al., Tackling Data Heterogeneity in Federated Learning via Loss Decomposition (FedLD), MICCAI 2024"

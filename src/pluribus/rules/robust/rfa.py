@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register, whole_number
 from pluribus.rules.robust.geometric_median import pulled
@@ -38,19 +39,7 @@ class RFA(WeightRule):
 
     name = "rfa"
     reads = Reads.GRAM
-    laws = frozenset(
-        {
-            "anonymity",
-            "anonymity at ties",
-            "unanimity",
-            "null",
-            "replication",
-            "translation",
-            "rotation",
-            "betweenness",
-            "deterministic",
-        }
-    )
+    laws = AVERAGE | {"translation", "rotation", "betweenness"}
     formula = "z <- sum_i b_i x_i / sum_i b_i, b_i = w_i / max(nu, |x_i - z|), a few times from the mean"
     source = "Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE TSP 2022"
     example = (("nu", 0.1),)

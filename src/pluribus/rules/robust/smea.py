@@ -10,6 +10,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import SELECTING
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.robust.chosen import mean_of
@@ -76,20 +77,7 @@ class SMEA(WeightRule):
     name = "smea"
     reads = Reads.GRAM
     numbers = (365,)
-    laws = frozenset(
-        {
-            "anonymity",
-            "unanimity",
-            "null",
-            "translation",
-            "scale",
-            "rotation",
-            "betweenness",
-            "monotone weight",
-            "breakdown",
-            "deterministic",
-        }
-    )
+    laws = SELECTING | {"monotone weight", "breakdown"}
     formula = "mean of S, S = argmin over subsets of n-f of the top eigenvalue of Cov(S)"
     source = "Allouah et al., On the Privacy-Robustness-Utility Trilemma in Distributed Learning, ICML 2023"
     example = (("f", 1),)

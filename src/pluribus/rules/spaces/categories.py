@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 
 _TIE = 1e-12
@@ -20,7 +21,7 @@ class _Vote(PointRule):
 
     axes = 0
     whole = True
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
+    laws = AVERAGE
 
     def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
         """Any whole number is a label."""

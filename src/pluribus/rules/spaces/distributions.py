@@ -8,10 +8,9 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import UndefinedError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off
-
-_LAWS = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
 
 
 class _Pool(PointRule):
@@ -42,7 +41,7 @@ class LinearPool(_Pool):
     """
 
     name = "linear_pool"
-    laws = _LAWS | {"betweenness", "monotone weight"}
+    laws = AVERAGE | {"betweenness", "monotone weight"}
     formula = "q_k = sum_i w_i p_ik"
     source = "Stone, The Opinion Pool, Annals of Mathematical Statistics 1961"
 
@@ -66,7 +65,7 @@ class LogPool(_Pool):
     """
 
     name = "log_pool"
-    laws = _LAWS
+    laws = AVERAGE
     formula = "q_k = prod_i p_ik^w_i / sum_l prod_i p_il^w_i"
     source = "Genest and Zidek, Combining Probability Distributions, Statistical Science 1986"
 
@@ -96,7 +95,7 @@ class AitchisonMean(PointRule):
     """
 
     name = "aitchison_mean"
-    laws = _LAWS
+    laws = AVERAGE
     formula = "closure(prod_i x_ik^w_i); argmin_z sum_i w_i |clr(x_i) - clr(z)|^2"
     source = "Aitchison, The Statistical Analysis of Compositional Data, JRSS B 1982"
 

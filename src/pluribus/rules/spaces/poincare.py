@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, positive, register
 from pluribus.rules.spaces.frechet import first_off, karcher
 
@@ -34,7 +35,7 @@ class PoincareMean(PointRule):
 
     name = "poincare_mean"
     numbers = (419,)
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
+    laws = AVERAGE
     formula = "argmin_z sum_i w_i d(z, x_i)^2, d(z, x) = (2 / sqrt c) artanh(sqrt c |(-z) + x|), + Möbius addition"
     source = "Lou et al., Differentiating through the Fréchet Mean, ICML 2020; Geo-Sign, 2025"
 

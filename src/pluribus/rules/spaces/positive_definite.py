@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off, karcher
 
@@ -36,7 +37,7 @@ class PositiveDefiniteMean(PointRule):
 
     name = "positive_definite_mean"
     axes = 2
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "deterministic"})
+    laws = AVERAGE | {"scale"}
     formula = "exp(sum_i w_i log X_i), or argmin_Z sum_i w_i |log(Z^-1/2 X_i Z^-1/2)|^2"
     source = (
         "Arsigny et al., Geometric Means in a Novel Vector Space Structure on Symmetric Positive-Definite Matrices, "

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register, whole_number
 
 MOST = 18
@@ -28,7 +29,7 @@ class _Ranking(PointRule):
 
     whole = True
     masks = False
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
+    laws = AVERAGE
 
     def __post_init__(self) -> None:
         whole_number(type(self).__name__, "first", self.first, 0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import UndefinedError
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off, karcher
 
@@ -25,7 +26,7 @@ class SphereMean(PointRule):
     """
 
     name = "sphere_mean"
-    laws = frozenset({"anonymity", "anonymity at ties", "unanimity", "null", "replication", "deterministic"})
+    laws = AVERAGE
     formula = "argmin over |z| = 1 of sum_i w_i arccos(<z, x_i>)^2"
     source = "Buss and Fillmore, Spherical Averages and Applications to Spherical Splines, ACM TOG 2001"
 

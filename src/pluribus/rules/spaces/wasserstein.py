@@ -9,6 +9,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels import plain
+from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off
 
@@ -36,10 +37,7 @@ class WassersteinMean(PointRule):
     power: int = 2
 
     name = "wasserstein_mean"
-    laws = frozenset({
-        "anonymity", "anonymity at ties", "unanimity", "null", "replication", "scale", "betweenness",
-        "monotone weight", "deterministic",
-    })  # fmt: skip
+    laws = AVERAGE | {"scale", "betweenness", "monotone weight"}
     formula = "Q(u) = sum_i w_i Q_i(u); argmin_Q sum_i w_i integral |Q - Q_i|^2"
     source = "Agueh and Carlier, Barycenters in the Wasserstein Space, SIAM 2011"
 
