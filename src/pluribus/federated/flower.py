@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from pluribus.core.rule import Rule
-from pluribus.federated.flower_records import LEFT_OUT, by_node, mean_metrics
+from pluribus.federated.flower_records import LEFT_OUT, by_node, mean_metrics, record_of, tree_of
 from pluribus.federated.flower_strategy import PluribusStrategy
 from pluribus.federated.server import ServerRule
 
-__all__ = ["LEFT_OUT", "PluribusStrategy", "by_node", "mean_metrics", "strategy"]
+__all__ = ["LEFT_OUT", "PluribusStrategy", "by_node", "mean_metrics", "record_of", "strategy", "tree_of"]
 
 
 def strategy(

@@ -22,6 +22,8 @@ require("flwr.serverapp.strategy", "flower")
 
 from flwr.serverapp.strategy import FedAvg  # noqa: E402 - asked for by name first
 
+from pluribus.federated.flower_patience import Patient  # noqa: E402
+
 _LOG = logging.getLogger("flwr")
 _FORMAT = 1
 _KEY = "pluribus-flower"
@@ -81,6 +83,8 @@ def _digest(tensors: Mapping[str, Array]) -> str:
 class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
     """What a strategy needs to go on: its state is written after each round, and rounds are counted over all starts."""
 
+    grace: float | None = None
+
     def _open(self, checkpoint: str | Path | None, resume: bool, belongs_to: str) -> None:
         """Look at the checkpoint before anything else happens, and load it to go on from it."""
         self._path = None if checkpoint is None else Path(checkpoint)
@@ -133,6 +137,8 @@ class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
         if self._resumed:
             _LOG.info("Going on from %s after round %d of %d", self._path, self._offset, num_rounds)
             initial_arrays, self._resumed = self.arrays(), False
+        if self.grace is not None:
+            grid = Patient(grid, {"train": self.min_train_nodes, "evaluate": self.min_evaluate_nodes}, self.grace)
         evaluate = options.pop("evaluate_fn", None)
         if evaluate is not None:
             offset = self._offset

@@ -83,8 +83,8 @@ def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: s
     return replace(reply, update=difference(local, model), label_counts=told)
 
 
-def tree_of(record: Any, label: str) -> Tree:
-    """The arrays of an ArrayRecord; ``label`` is whose they are."""
+def tree_of(record: Any, label: str = "the record") -> Tree:
+    """The arrays of an ArrayRecord by their names; errors call it ``label``."""
     tree: Tree = {}
     for name, array in record.items():
         try:
@@ -99,7 +99,7 @@ def tree_of(record: Any, label: str) -> Tree:
 
 
 def record_of(tree: Mapping[str, Array]) -> Any:
-    """An ArrayRecord of arrays."""
+    """An ArrayRecord of a tree of arrays, such as a numpy model's parameters."""
     return flwr.ArrayRecord({name: flwr.Array(np.asarray(value)) for name, value in tree.items()})
 
 

@@ -65,6 +65,9 @@ class PluribusStrategy(Checkpointed):
         Longest update that is taken, as a Euclidean norm over all float tensors, and as a multiple of the round's
         median norm (the lower one of two; no bound where it is 0). A longer one is left out before the rule sees it.
         This catches mistakes of units and models that diverge; who lies within the bound is the rule's affair.
+    grace
+        Seconds to wait for the rest once ``min_train_nodes`` have answered (``min_evaluate_nodes`` when models are
+        evaluated). By default a round waits for everybody until ``start``'s timeout.
     checkpoint
         A file that holds the whole state after each round, replaced in one step.
     resume
@@ -99,6 +102,7 @@ class PluribusStrategy(Checkpointed):
         malformed: str = "raise",
         max_norm: float | None = None,
         max_norm_ratio: float | None = None,
+        grace: float | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
         labels_by_key: str = "label-counts",
@@ -111,7 +115,9 @@ class PluribusStrategy(Checkpointed):
         for name, bound in (("max_norm", max_norm), ("max_norm_ratio", max_norm_ratio)):
             if bound is not None:
                 positive("PluribusStrategy", name, bound)
-        self.rule = server_rule(rule)
+        if grace is not None:
+            positive("PluribusStrategy", "grace", grace, zero=True)
+        self.rule, self.grace = server_rule(rule), grace
         self.max_norm, self.max_norm_ratio = max_norm, max_norm_ratio
         self.malformed, self.labels_by_key, self.proxy, self.seed = malformed, labels_by_key, proxy, seed
         least = max(2, getattr(self.rule, "least", 1))
@@ -238,7 +244,8 @@ class PluribusStrategy(Checkpointed):
             if message.has_error() or not message.has_content():
                 reason = message.error.reason if message.has_error() else "the reply is empty"
                 _LOG.info("\t> Error of node %d: %s", node, reason)
-                left_out[node] = 2
+                if node in self._asked or not self._asked:  # Flower tells of a lost reply under the server's own id
+                    left_out[node] = 2
                 continue
             try:
                 if node in good:

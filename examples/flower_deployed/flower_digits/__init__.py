@@ -1,0 +1,1 @@
+"""A Flower app: handwritten digits, a small network in numpy, any rule of pluribus."""
