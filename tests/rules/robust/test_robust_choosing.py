@@ -268,6 +268,40 @@ def test_smea_refuses_too_many_subsets():
         rules.SMEA(f=6)([np.ones(1)] * 40)
 
 
+def smea_by_brute_force(x, f):
+    """Top eigenvalue of the scatter of every subset in R^d."""
+    subsets = [list(s) for s in itertools.combinations(range(len(x)), len(x) - f)]
+    tops = [np.linalg.norm(x[s] - x[s].mean(axis=0), 2) ** 2 for s in subsets]
+    return subsets[int(np.argmin(tops))], min(tops)
+
+
+@pytest.mark.parametrize("f", [1, 3, 4])
+@pytest.mark.parametrize("kind", ["noise", "outliers", "huge", "plane", "near"])
+def test_smea_bounds_lose_no_subset(f, kind):
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(10, 2 if kind == "plane" else 15))
+        if kind == "outliers":
+            x[:f] += 3 * rng.normal(size=x.shape[1])
+        if kind == "huge":
+            x[: f + 1] *= np.array([1e3, 1e7, 1e12, 1e15, 1e20])[: f + 1, None]
+        if kind == "near":
+            x = 1e3 + 1e-2 * x
+        expected, _ = smea_by_brute_force(x, f)
+        found = np.flatnonzero(aggregate(x, "smea", f=f).weights)
+        assert found.tolist() == expected
+
+
+def test_smea_among_twenty_thousand_subsets():
+    x = np.random.default_rng(3).normal(size=(50, 60))
+    chosen = np.flatnonzero(aggregate(x, "smea", f=3).weights)
+    least = np.linalg.norm(x[chosen] - x[chosen].mean(axis=0), 2) ** 2
+    for gone in itertools.combinations(range(50), 3):
+        if hash(gone) % 40 == 0:
+            rest = np.delete(x, gone, axis=0)
+            assert np.linalg.norm(rest - rest.mean(axis=0), 2) ** 2 >= least * (1 - 1e-9)
+
+
 # --- bucketing ------------------------------------------------------------------------------------------------------
 
 

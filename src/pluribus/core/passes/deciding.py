@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pluribus.core import relations
+from pluribus.core import kernels, relations
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.medium import NUMPY
@@ -18,6 +18,7 @@ from pluribus.core.passes.scaling import SHORT, divided, ordinary, refuse_short,
 
 GRAM_ITEMS = NUMPY.gram_items
 LARGEST = np.finfo(np.float64).max / 1e8  # squares up to this may be added and multiplied by weights
+FEW = 96  # rows: BLAS is slower on as few, see `products`
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 
@@ -82,7 +83,18 @@ def _block_norms(active: Active, unit: float, block: Block) -> Array:
 
 
 def _block_gram(active: Active, unit: float, block: Block) -> Array:
-    return active.kernel.gram(divided(views_of(active, block), active.data.medium.wide, unit))
+    return _products(active, divided(views_of(active, block), active.data.medium.wide, unit))
+
+
+def _products(active: Active, views: Sequence[Any]) -> Array:
+    """Inner products of views: of few rows of a large problem in this process's memory by a loop of our own."""
+    device = active.data.device
+    reached = device is None or device.type == "cpu"
+    if reached and len(views) <= FEW and kernels.select(active.values).NAME == "compiled":
+        from pluribus.core.passes.products import inner_products
+
+        return inner_products(active.data.medium.host(views))
+    return active.kernel.gram(views)
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def _block_centred_gram(active: Active, cluster: _Cluster, block: Block) -> Arra
     views = divided(active.data.views(block, cluster.rows, active.cleaned), wide, cluster.unit)
     if cluster.unit == 1.0:
         views = [wide(view) for view in views]
-    return active.kernel.gram([view - views[0] for view in views])
+    return _products(active, [view - views[0] for view in views])
 
 
 def _measured(active: Active, matrix: Array, unit: float) -> Array:

@@ -1,0 +1,63 @@
+"""Inner products by the compiled loop: those of the plain kernel, whatever the rows are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pluribus.core import kernels, passes
+from pluribus.core.contributions import gather
+from pluribus.core.kernels import plain
+from pluribus.core.passes import Active, deciding
+
+pytest.importorskip("numba")
+
+from pluribus.core.passes.products import inner_products
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 10, 33])
+@pytest.mark.parametrize("size", [0, 1, 7, 1024, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equals_the_plain_kernel(rng, n, size, dtype):
+    views = list(rng.standard_normal((n, size)).astype(dtype))
+    found, expected = inner_products(views), plain.gram(views)
+    assert found.dtype == np.float64
+    assert np.array_equal(found, found.T)
+    norms = np.sqrt(np.diag(expected))
+    assert (np.abs(found - expected) <= 1e-14 * np.outer(norms, norms)).all()
+
+
+def test_strided_and_readonly_views(rng):
+    wide = rng.standard_normal((6, 3000)).astype(np.float32)
+    wide.flags.writeable = False
+    strided = [row[::3] for row in wide]
+    assert np.array_equal(inner_products(strided), inner_products([np.ascontiguousarray(v) for v in strided]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_row_and_column(rng, bad):
+    views = list(rng.standard_normal((7, 2000)))
+    good = inner_products(views)
+    views[3][1500] = bad
+    found, others = inner_products(views), [0, 1, 2, 4, 5, 6]
+    assert np.array_equal(found[np.ix_(others, others)], good[np.ix_(others, others)])
+    assert not np.isfinite(found[3]).any()
+
+
+def test_huge_rows_leave_the_others_alone(rng):
+    views = list(rng.standard_normal((5, 2000)))
+    good = inner_products(views)
+    views[0] = views[0] * 1e120
+    assert np.array_equal(inner_products(views)[1:, 1:], good[1:, 1:])
+
+
+def test_the_pass_takes_it_for_few_rows_and_the_kernel_for_many(rng, monkeypatch):
+    monkeypatch.setenv("PLURIBUS_KERNELS", "compiled")
+    calls = []
+    monkeypatch.setattr(kernels.select(0), "gram", lambda views: calls.append(len(views)) or plain.gram(views))
+    for n, expected in ((deciding.FEW, []), (deciding.FEW + 1, [deciding.FEW + 1])):
+        xs = rng.standard_normal((n, 300))
+        data = gather(xs)
+        found = passes.gram(Active(data, tuple(range(n))))
+        assert calls == expected
+        np.testing.assert_allclose(found.gram, xs @ xs.T, rtol=1e-12, atol=1e-10)
