@@ -130,10 +130,17 @@ class Contributions:
         return Blocks.of(self.specs, size, discrete)
 
     def first_coordinate(self, block: Block) -> int:
-        """Number of the block's first coordinate, counted over all tensors; counters and masks are counted apart."""
-        own = self.specs[block.tensor].dtype
-        before = (s.size * s.dtype.per_item for s in self.specs[: block.tensor] if s.dtype.discrete == own.discrete)
-        return sum(before) + block.start * own.per_item
+        """Number of the block's first coordinate, counted over all tensors; counters and masks are counted apart.
+
+        Tensors come in the order of their names: what is drawn by place must not depend on a file's order.
+        """
+        own = self.specs[block.tensor]
+        before = (
+            s.size * s.dtype.per_item
+            for s in self.specs
+            if s.dtype.discrete == own.dtype.discrete and s.name < own.name
+        )
+        return sum(before) + block.start * own.dtype.per_item
 
     def views(self, block: Block, rows: Sequence[int], cleaned: frozenset[int] = frozenset()) -> list[Any]:
         """The block's coordinates of each row: float32 or float64, all of one dtype, never to be written to.
@@ -208,7 +215,7 @@ class Contributions:
         rows, labels = list(self.rows), list(self.labels)
         for name, value in extras.items():
             found, _ = _open(value, name)
-            _check_row(found, self.specs, name, self.labels[0], "error")
+            _check_row(found, self.specs, name, self.labels[0], "error", whole=True)
             rows.append(tuple(found[spec.name] for spec in self.specs))
             labels.append(name)
         return replace(self, labels=tuple(labels), extras=self.extras + tuple(extras), rows=tuple(rows))
@@ -315,8 +322,15 @@ def _result_dtype(name: str, labels: Sequence[str], opened: Sequence[Mapping[str
 
 
 def _check_row(
-    found: Mapping[str, Leaf], specs: Sequence[TensorSpec], label: str, first: str, missing: Missing
+    found: Mapping[str, Leaf],
+    specs: Sequence[TensorSpec],
+    label: str,
+    first: str,
+    missing: Missing,
+    *,
+    whole: bool = False,
 ) -> None:
+    """Raise `ContributionError` where a row is unlike the first; ``whole``: it must be so, whatever others lack."""
     if missing == "error":
         lacking = [spec.name for spec in specs if spec.name not in found]
         extra = sorted(set(found) - {spec.name for spec in specs})
@@ -328,7 +342,7 @@ def _check_row(
             ]
             raise ContributionError(
                 f"{label} {' and '.join(parts)}, unlike {first}; give all the same tensors"
-                + (", or missing='absent'" if lacking and not extra else "")
+                + (", or missing='absent'" if lacking and not extra and not whole else "")
             )
     for spec in specs:
         leaf = found.get(spec.name)

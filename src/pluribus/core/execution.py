@@ -97,6 +97,7 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
         data = data.with_extras({REFERENCE: reference})
     elif rule.needs_reference:
         raise RuleError(f"{rule} needs reference=, a contribution more: {rule.needs_reference}")
+    checked = weights.lost_are_zero(checked)
     positive = checked.max(axis=0) > 0 if checked.ndim > 1 else checked > 0
     rows = tuple(np.flatnonzero(positive).tolist())
     engine = engines.make(options.engine)
@@ -144,6 +145,7 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     if not pre:
         result = passes.coordinatewise(active, last, shares)
         return Outcome(active, [result], relation)
+    passes.all_there(active, "mixtures of whole contributions")
     made = mixed(pre, relation, shares, len(active.all_rows))
     mixing = made.mixing[: len(made.shares)]
     result = passes.coordinatewise(active, last, made.shares, mixing)
@@ -288,7 +290,9 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
                 moved[k] = np.sqrt(gap) * relation.scale
             else:
                 moved[k] = _distance(rule, outcome, execute(rule, active.without(k), weights.normalise(rest)))
-        except RuleError:  # the rest is too few, or has no answer
+        except NonFiniteError:
+            raise
+        except (RuleError, ContributionError):  # the rest is too few, has no answer, or lacks a tensor
             continue
     return moved
 

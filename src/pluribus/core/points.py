@@ -32,7 +32,8 @@ def pointwise(active: Active, rule: PointRule, shares: Array) -> list[Array]:
         if not rule.whole and not np.isfinite(points).all():
             return False
         for position, row in enumerate(rows):
-            told = rule.complaint(points[position], _rounding(active, row, block.tensor))
+            with np.errstate(over="ignore"):  # a sum of infinity is complained of like any other
+                told = rule.complaint(points[position], _rounding(active, row, block.tensor))
             if told:
                 where = _place(rule, spec, block, told[0])
                 raise passes.outside(active, rows, block.tensor, OutsideDomain(position, f"{where}{told[1]}"))
@@ -42,6 +43,9 @@ def pointwise(active: Active, rule: PointRule, shares: Array) -> list[Array]:
         except UndefinedError as error:
             raise UndefinedError(f"{spec.label}: {error}") from None
         if rule.whole:
+            if spec.dtype.kind == "boolean" and (values >> 1).any():
+                odd = values[(values >> 1) != 0].flat[0]
+                raise UndefinedError(f"{spec.label} holds bool, and the result {odd} is none; convert it to int8")
             passes.stored(result, block)[...] = values.reshape(-1)
         else:
             dtypes.store(values.reshape(-1), passes.stored(result, block), spec.dtype)
@@ -62,7 +66,8 @@ def squared_distances(active: Active, rule: PointRule, result: Result) -> Array:
             items if rule.whole else dtypes.coordinates(items, spec.dtype, np.dtype(np.float64)), rule, spec
         )
         for k in active.data.present(block.tensor, active.rows):
-            total[k] += rule.squared_distances(_points(active, rule, block, active.rows[k]), other).sum()
+            with np.errstate(over="ignore"):
+                total[k] += rule.squared_distances(_points(active, rule, block, active.rows[k]), other).sum()
     return total
 
 

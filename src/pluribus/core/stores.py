@@ -123,6 +123,8 @@ def target_of(data: Contributions, path: Path) -> Path:
     target = files.target_of(path)
     for spec in data.specs:
         _check_name(spec.name)
+        if spec.dtype.name == "complex128":
+            raise FileError(f"{spec.label} is complex128, which the format does not have; convert it to complex64")
     with files.told(path, "be written"):
         if not target.exists():
             return target

@@ -10,6 +10,8 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import WeightError, listing
 
+_LEAST = 2.0**-1000  # of shares whose inverse is a number, and the inverse of sums of which, too
+
 
 def check(weights: Any, n: int, labels: Sequence[str] | None = None) -> Array:
     """Weights as float64 of shape (n,) or (k, n): finite and non-negative, each row with something above zero.
@@ -53,6 +55,11 @@ def normalise(weights: Array) -> Array:
     """Weights with sum one along the last axis, safe for huge and for denormal ones. Shape is kept."""
     scaled = weights / weights.max(axis=-1, keepdims=True)
     return np.asarray(scaled / scaled.sum(axis=-1, keepdims=True))
+
+
+def lost_are_zero(weights: Array) -> Array:
+    """Weights of which those are zero whose share is, up to what float64 can divide by: they are as good as absent."""
+    return np.where(normalise(weights) < _LEAST, 0.0, weights)
 
 
 def uniform(weights: Array) -> bool:

@@ -22,7 +22,7 @@ def make(engine: Any) -> Engine | None:
     """The engine that a caller means: a name, an executor, an engine, or None for what the contributions need."""
     if engine is None or isinstance(engine, Engine):
         return engine
-    if isinstance(engine, Executor) or hasattr(engine, "submit"):
+    if not isinstance(engine, type) and (isinstance(engine, Executor) or hasattr(engine, "submit")):
         return OnExecutor(engine)
     if engine == "threads":
         return Threads()

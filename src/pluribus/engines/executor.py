@@ -34,7 +34,16 @@ class OnExecutor:
 
     def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
         """Yield the results in the order of the spans."""
-        yield from in_order(lambda span: self.executor.submit(task, common, span), Future.result, spans, 2 * self.slots)
+
+        def submit(span: Span) -> Future[Any]:
+            try:
+                return self.executor.submit(task, common, span)
+            except BrokenExecutor:
+                raise
+            except RuntimeError as error:
+                raise EngineError(f"the executor takes no work: {error}; give one that is not shut down") from error
+
+        yield from in_order(submit, Future.result, spans, 2 * self.slots)
 
 
 class Processes:

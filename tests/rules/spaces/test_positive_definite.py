@@ -120,5 +120,5 @@ def test_shapes():
         aggregate(np.ones((2, 2, 3)), "positive_definite_mean")
     with pytest.raises(ContributionError, match=r"has shape \(3,\), but the last 2 axes"):
         aggregate(np.ones((2, 3)), "positive_definite_mean")
-    with pytest.raises(RuleError, match="log_euclidean, affine_invariant, not 'euclid'"):
+    with pytest.raises(RuleError, match="'log_euclidean' or 'affine_invariant', not 'euclid'"):
         rules.PositiveDefiniteMean("euclid")

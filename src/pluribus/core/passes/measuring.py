@@ -22,12 +22,24 @@ def distances_to(active: Active, result: Result) -> Array:
     squares = summed(active, _block_distances, _Measured(result, 1.0), np.zeros(len(active.rows)))
     if (np.isfinite(squares).all() and squares.max(initial=0.0) >= SHORT) or not active.data.coordinates:
         return np.asarray(np.sqrt(squares))
-    unit = unit_of(largest(active))
+    unit = unit_of(max(largest(active), _greatest(active, result)))
     if squares.max(initial=0.0) < SHORT < unit * unit:  # short distances between long rows are rounding
         return np.asarray(np.sqrt(squares))
     squares = summed(active, _block_distances, _Measured(result, unit), np.zeros(len(active.rows)))
     with np.errstate(over="ignore"):
         return np.asarray(np.sqrt(squares) * unit)
+
+
+def _greatest(active: Active, result: Result) -> float:
+    """The greatest magnitude in a result: it may lie farther out than the rows that are measured."""
+    data, medium = active.data, active.data.medium
+
+    def of(block: Block) -> float:
+        items = stores.items(result[block.tensor], block)
+        z = medium.coordinates(items, data.specs[block.tensor].dtype, np.dtype(np.float64))
+        return float(medium.xp.abs(z).max())
+
+    return max(here(active, medium.gram_items, of), default=0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,7 +136,8 @@ class Gas(CompositeRule):
         total = np.zeros(len(shares))
         try:
             for blocks in split(active.data, self.p, self.seed):
-                total += self._distances(replace(active, data=_part(active.data, blocks)), shares, execute)
+                with np.errstate(over="ignore"):  # farther than float64 goes: as far as can be
+                    total += self._distances(replace(active, data=_part(active.data, blocks)), shares, execute)
         except Tainted:
             passes.blame(active)  # by the names of tensors, not of their ranges
             raise

@@ -72,14 +72,15 @@ class PerGroup(CompositeRule):
             if self.groups != TENSOR:
                 raise RuleError(f"PerGroup: groups are {TENSOR!r}, patterns or a mapping, not {self.groups!r}")
         else:
-            named = [(g, self.rule) if isinstance(g, str) else tuple(g) for g in self.groups]
-            object.__setattr__(self, "groups", tuple(named))
+            object.__setattr__(self, "groups", tuple(_pair(g, self.rule) for g in _listed(self.groups)))
         if self.groups == TENSOR or self.rule is not None:
             a_rule("PerGroup", "rule", self.rule)
         if self.groups != TENSOR:
             if not self.groups:
                 raise RuleError("PerGroup: no groups; give patterns, or 'tensor' for each tensor by itself")
             for pattern, rule in self.groups:
+                if not isinstance(pattern, str):
+                    raise _no_groups(pattern)
                 a_rule("PerGroup", f"the rule of {pattern!r}", rule)
 
     @property
@@ -211,6 +212,28 @@ class PerGroup(CompositeRule):
     def __str__(self) -> str:
         told = repr(TENSOR) if self.groups == TENSOR else "{" + ", ".join(f"{p!r}: {r}" for p, r in self.groups) + "}"
         return f"PerGroup({self.rule}, {told})"
+
+
+def _listed(groups: Any) -> list[Any]:
+    try:
+        return list(groups)
+    except TypeError:
+        raise _no_groups(groups) from None
+
+
+def _pair(group: Any, rule: Rule | None) -> tuple[Any, Any]:
+    if isinstance(group, str):
+        return group, rule
+    if not isinstance(group, (tuple, list)) or len(group) != 2:
+        raise _no_groups(group)
+    return group[0], group[1]
+
+
+def _no_groups(given: Any) -> RuleError:
+    return RuleError(
+        f"PerGroup: groups are {TENSOR!r}, a list of patterns of tensors' names, or a mapping from patterns to rules, "
+        f"not {given!r}"
+    )
 
 
 def per_group(rule: Rule | None, groups: Any = TENSOR) -> PerGroup:

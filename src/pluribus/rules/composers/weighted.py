@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
 MOST = 1000
+_ROOM = 5000
 _KEPT = SYMMETRIC | SELECTING | {"breakdown"}
 
 
@@ -162,18 +163,24 @@ class Weighted(CompositeRule):
     def copies(self, shares: Array) -> Array:
         """How many copies stand for each share, shape (n,)."""
         if self.resolution is not None:
-            rounded = np.maximum(np.floor(self.resolution * shares + 0.5).astype(int), 1)
-            return np.asarray(rounded // gcd(*rounded.tolist()))
+            rounded = [max(int(self.resolution * Fraction(share) + Fraction(1, 2)), 1) for share in shares.tolist()]
+            least = np.array([number // gcd(*rounded) for number in rounded], dtype=float)
+            if least.sum() > _ROOM:
+                raise RuleError(f"{self}: these weights need more than {_ROOM} copies; give a lower resolution")
+            return least.astype(int)
         # Shares are rounded, and so the ratio of two is that of small whole numbers up to rounding.
-        ratios = [Fraction(share / shares.min()).limit_denominator(MOST) for share in shares]
+        far = bool(shares.min() * MOST < shares.max())
+        ratios = [Fraction(1.0 if far else share / shares.min()).limit_denominator(MOST) for share in shares]
         scale = lcm(*(ratio.denominator for ratio in ratios))
-        numbers = np.array([int(ratio * scale) for ratio in ratios], dtype=float)
-        if numbers.sum() > MOST or not np.allclose(numbers / numbers.sum(), shares, rtol=1e-9, atol=0):
+        whole = [int(ratio * scale) for ratio in ratios]
+        far = far or sum(whole) > MOST
+        numbers = np.array([1] * len(whole) if far else whole)
+        if far or not np.allclose(numbers / numbers.sum(), shares, rtol=1e-9, atol=0):
             raise RuleError(
                 f"{self}: the ratios of these weights need more than {MOST} copies; round the weights, or give "
                 "resolution=, such as 100"
             )
-        return numbers.astype(int)
+        return numbers
 
 
 def weighted(rule: Rule, resolution: int | None = None) -> Weighted:

@@ -145,7 +145,8 @@ def transformed(weights: Array, f: Function, inverse: Function, what: str) -> Ti
 def _check_between(mean: Array, low: Array, high: Array) -> None:
     """Raise `RuleError` where a mean lies outside of its values by more than rounding."""
     slack = 1e-6 * np.maximum(np.abs(low), np.abs(high))
-    good = (mean >= low - slack) & (mean <= high + slack)
+    with np.errstate(over="ignore"):
+        good = (mean >= low - slack) & (mean <= high + slack)
     if not good.all():
         k = int(np.flatnonzero(~good)[0])
         raise RuleError(

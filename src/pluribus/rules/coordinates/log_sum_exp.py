@@ -9,6 +9,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import AVERAGE
+from pluribus.core.parameters import is_real
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
@@ -40,8 +41,7 @@ class LogSumExp(CoordinateRule):
 
     def __post_init__(self) -> None:
         t = self.temperature
-        good = isinstance(t, (int, float, np.floating, np.integer)) and not isinstance(t, bool)
-        if not good or not np.isfinite(t) or t == 0:
+        if not is_real(t) or not np.isfinite(float(t)) or t == 0:
             raise RuleError(f"LogSumExp: temperature must be a finite number other than zero, not {t!r}")
 
     def tile_rule(self, weights: Array) -> TileRule:

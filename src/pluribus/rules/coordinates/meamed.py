@@ -33,7 +33,7 @@ class Meamed(MeanAround):
     example = (("f", 1),)
 
     def __post_init__(self) -> None:
-        if self.f == 0:
+        if isinstance(self.f, int) and self.f == 0:
             raise RuleError("Meamed(f=0) would leave nothing out; use Mean, or leave out at least one")
         whole_number("Meamed", "f", self.f, 1)
 

@@ -32,7 +32,7 @@ class Phocas(MeanAround):
     example = (("f", 1),)
 
     def __post_init__(self) -> None:
-        if self.f == 0:
+        if isinstance(self.f, int) and self.f == 0:
             raise RuleError("Phocas(f=0) would leave nothing out; use Mean, or leave out at least one")
         whole_number("Phocas", "f", self.f, 1)
 

@@ -9,6 +9,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import AVERAGE
+from pluribus.core.parameters import is_real
 from pluribus.core.passes import TileRule, by_kernel
 from pluribus.core.rule import CoordinateRule, register
 from pluribus.rules.coordinates import generalised
@@ -39,8 +40,7 @@ class PowerMean(CoordinateRule):
     example = (("p", 2.0),)
 
     def __post_init__(self) -> None:
-        good = isinstance(self.p, (int, float, np.floating, np.integer)) and not isinstance(self.p, bool)
-        if not good or np.isnan(self.p):
+        if not is_real(self.p) or np.isnan(float(self.p)):
             raise RuleError(f"PowerMean: p must be a real number, -inf or inf, not {self.p!r}")
 
     @property

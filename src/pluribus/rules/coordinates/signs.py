@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import AVERAGE, SYMMETRIC
+from pluribus.core.parameters import one_of
 from pluribus.core.passes import TileRule
 from pluribus.core.rule import CoordinateRule, register
 
 _TIE = 1e-12  # sums of weights that differ by less, relative to their sum, are equal but for rounding
+_GREATEST = float(np.finfo(np.float64).max)
 
 
 @register
@@ -75,8 +76,7 @@ class SignElection(CoordinateRule):
     source = "Yadav et al., TIES-Merging: Resolving Interference When Merging Models, NeurIPS 2023"
 
     def __post_init__(self) -> None:
-        if self.by not in ("mass", "count"):
-            raise RuleError(f"SignElection: by must be 'mass' or 'count', not {self.by!r}")
+        one_of("SignElection", "by", self.by, ("mass", "count"))
 
     def tile_rule(self, weights: Array) -> TileRule:
         """Add up mass and weight of either sign, then divide one mass by its weight."""
@@ -86,23 +86,32 @@ class SignElection(CoordinateRule):
             for view, weight in zip(views, weights, strict=True):
                 if not kernel.finite(view):
                     return False
-                above[0] += weight * np.maximum(view, 0, dtype=np.float64)
-                below[0] -= weight * np.minimum(view, 0, dtype=np.float64)
+                with np.errstate(over="ignore"):  # rounding may lead beyond the greatest number
+                    above[0] += weight * np.maximum(view, 0, dtype=np.float64)
+                    below[0] -= weight * np.minimum(view, 0, dtype=np.float64)
                 above[1] += weight * (view > 0)
                 below[1] += weight * (view < 0)
+            np.minimum(above[0], _GREATEST, out=above[0])
+            np.minimum(below[0], _GREATEST, out=below[0])
             voted = 0 if self.by == "mass" else 1
-            up = above[voted] > below[voted] * (1 + _TIE)
-            down = below[voted] > above[voted] * (1 + _TIE)
-            out[...] = 0
-            np.divide(above[0], above[1], out=out, where=up, casting="same_kind")
-            np.divide(-below[0], below[1], out=out, where=down, casting="same_kind")
+            mean = np.zeros(len(out))
+            with np.errstate(over="ignore"):
+                up = above[voted] > below[voted] * (1 + _TIE)
+                down = below[voted] > above[voted] * (1 + _TIE)
+                np.divide(above[0], above[1], out=mean, where=up)
+                np.divide(-below[0], below[1], out=mean, where=down)
+            out[...] = np.clip(mean, -_GREATEST, _GREATEST)
             return True
 
         return combine
 
     def tile_shares(self, tile: Array) -> Array:
         """Alike to those whose values are averaged; to all alike in a tie."""
-        votes = tile if self.by == "mass" else np.sign(tile)
+        if self.by == "mass":  # over the greatest, so that sums stay in range
+            greatest = np.abs(tile).max(axis=0)
+            votes = np.divide(tile, np.where(greatest > 0, greatest, 1), dtype=np.float64)
+        else:
+            votes = np.sign(tile)
         agree = (np.sign(tile) == np.sign(votes.sum(axis=0))) & (tile != 0)
         return _alike(agree)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core import passes
 from pluribus.core.dtypes import Array
+from pluribus.core.errors import UndefinedError
 from pluribus.core.law_groups import AVERAGE
 from pluribus.core.passes import Active
 from pluribus.core.relations import Reads
@@ -64,6 +65,10 @@ class SoftMedian(CompositeRule):
 
 def _soft_shares(distances: Array, shares: Array, temperature: float) -> Array:
     """Positive shares of sum one in proportion to ``shares_i exp(-distances_i / temperature)``, shape (n,)."""
+    if not np.isfinite(distances.min()):
+        raise UndefinedError(
+            "SoftMedian: all contributions are farther from their median than float64 goes; scale them down"
+        )
     with np.errstate(over="ignore"):
         kept = shares * np.exp(-(distances - distances.min()) / temperature)
     return np.asarray(kept / kept.sum())

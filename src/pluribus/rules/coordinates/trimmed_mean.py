@@ -38,7 +38,7 @@ class TrimmedMean(RankRule):
     example = (("f", 1),)
 
     def __post_init__(self) -> None:
-        if self.f == 0:
+        if isinstance(self.f, int) and self.f == 0:
             raise RuleError("TrimmedMean(f=0) would trim nothing; use Mean, or trim at least one at either end")
         whole_number("TrimmedMean", "f", self.f, 1)
 

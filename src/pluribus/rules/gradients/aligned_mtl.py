@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
+from pluribus.core.parameters import one_of
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.spectra import spectrum
@@ -47,8 +47,7 @@ class AlignedMTL(WeightRule):
     source = "Senushkin et al., Independent Component Alignment for Multi-Task Learning, CVPR 2023"
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise RuleError(f"AlignedMTL: scale must be one of {', '.join(map(repr, SCALES))}, not {self.scale!r}")
+        one_of("AlignedMTL", "scale", self.scale, tuple(SCALES))
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Coefficients of any sign."""

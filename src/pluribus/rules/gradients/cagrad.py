@@ -9,12 +9,14 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
+from pluribus.core.parameters import one_of
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.core.solvers import RIDGE, min_norm_point, nonnegative_qp
 from pluribus.rules.gradients.cone import lengths_and_cosines
 
 _SAME = 1e-12  # relative
+_WIDEST = 1e6  # beyond it the mean is lost beside what is added
 _ROUNDING = 1e-14  # squared norms below this share of their terms are zero
 
 
@@ -51,8 +53,9 @@ class CAGrad(WeightRule):
 
     def __post_init__(self) -> None:
         positive("CAGrad", "c", self.c, zero=True)
-        if self.rescale not in (0, 1, 2):
-            raise RuleError(f"CAGrad: rescale must be 0 (none), 1 (1 + c^2) or 2 (1 + c), not {self.rescale!r}")
+        if self.c > _WIDEST:
+            raise RuleError(f"CAGrad: c must be at most {_WIDEST:g}, not {self.c!r}; it is published with c < 1")
+        one_of("CAGrad", "rescale", self.rescale, (0, 1, 2))
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """The given weights and what is added to them."""
@@ -61,7 +64,7 @@ class CAGrad(WeightRule):
         longest = float(lengths.max())
         inner = gram.gram[: gram.n, : gram.n]
         length = _norm(weights, inner, lengths)
-        shrink = float((1.0, 1 + self.c**2, 1 + self.c)[self.rescale])
+        shrink = float((1.0, 1 + self.c**2, 1 + self.c)[int(self.rescale)])
         if self.c == 0 or length == 0:
             return weights / shrink
         there = lengths > 0
@@ -125,11 +128,13 @@ class _Level:
             return np.nan
         system = self.cosines[np.ix_(inside, inside)]
         regular = system + RIDGE * np.eye(len(system))
-        slope, start = self.slope[inside], self.start[inside]
+        # Both are divided by what is largest, so that no square leaves the range of float64.
+        unit, steepest = max(self.radius, 1.0), float(self.slope[inside].max())
+        slope, start = self.slope[inside] / steepest, self.start[inside] / unit
         both = np.stack([slope, start], axis=1)
         solved = np.linalg.solve(regular, both)
         solved += np.linalg.solve(regular, both - system @ solved)  # takes the ridge's bias away
         by_slope, by_start = solved.T
-        a, b, c = slope @ by_slope, slope @ by_start, start @ by_start - self.radius**2
+        a, b, c = slope @ by_slope, slope @ by_start, start @ by_start - (self.radius / unit) ** 2
         inner = b * b - a * c
-        return float((b + np.sqrt(inner)) / a) if inner >= 0 and a > 0 else np.nan
+        return float((b + np.sqrt(inner)) / a * (unit / steepest)) if inner >= 0 and a > 0 else np.nan

@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import ABOUT_ORIGIN, SYMMETRIC
+from pluribus.core.parameters import flag
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.rules.gradients.cone import lengths_and_cosines
@@ -38,6 +39,9 @@ class ConFIG(WeightRule):
     formula = "(sum_i <x_i, u>) u, u = normalised pinv(rows x_i / |x_i|) w"
     precision = 1e-3  # near dependence the rounding of float32 input is amplified
     source = "Liu, Chu and Thuerey, ConFIG: Towards Conflict-free Training of PINNs, ICLR 2025"
+
+    def __post_init__(self) -> None:
+        flag("ConFIG", "mean", self.mean)
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Coefficients of any sign."""

@@ -9,6 +9,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN, EQUIVARIANT, SYMMETRIC
+from pluribus.core.parameters import is_real
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 
@@ -29,14 +30,14 @@ class _Adaptation(WeightRule):
 
     def __post_init__(self) -> None:
         who = type(self).__name__
-        if self.beta == AUTO:
+        if isinstance(self.beta, str) and self.beta == AUTO:
             if self.variance is None:
                 raise RuleError(f"{who}: beta='auto' needs variance=, that of the target's gradient (E|g_T - E g_T|^2)")
             positive(who, "variance", self.variance, zero=True)
+        elif isinstance(self.beta, str) or not is_real(self.beta) or not 0 <= self.beta <= 1:
+            raise RuleError(f"{who}: beta must be a number in [0, 1] or 'auto', not {self.beta!r}")
         elif self.variance is not None:
             raise RuleError(f"{who}: variance is for beta='auto'; leave it out with beta={self.beta!r}")
-        elif isinstance(self.beta, str) or not 0 <= self.beta <= 1:
-            raise RuleError(f"{who}: beta must be a number in [0, 1] or 'auto', not {self.beta!r}")
 
     def trust(self, squared_distances: Array, unit: float = 1.0) -> Array:
         """How much each source counts beside the target, in [0, 1], from squared distances to the target, shape (n,).

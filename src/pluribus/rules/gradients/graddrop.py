@@ -11,6 +11,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import SYMMETRIC
+from pluribus.core.parameters import flag
 from pluribus.core.passes import Placed, TileRule
 from pluribus.core.rule import CoordinateRule, positive, register, whole_number
 
@@ -61,6 +62,7 @@ class GradDrop(CoordinateRule):
 
     def __post_init__(self) -> None:
         whole_number("GradDrop", "seed", self.seed, 0)
+        flag("GradDrop", "mean", self.mean)
         if self.seed >= 1 << 128:
             raise RuleError("GradDrop: seed must be below 2^128")
         positive("GradDrop", "leak", self.leak, zero=True)

@@ -10,6 +10,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN
+from pluribus.core.parameters import flag
 from pluribus.core.relations import Gram, Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.gradients.surgery import bend, orders
@@ -51,6 +52,7 @@ class GradVac(WeightRule):
 
     def __post_init__(self) -> None:
         whole_number("GradVac", "seed", self.seed, 0)
+        flag("GradVac", "mean", self.mean)
         object.__setattr__(self, "targets", _frozen(self.targets))
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
@@ -85,7 +87,8 @@ class GradVac(WeightRule):
 def _frozen(targets: Any) -> Targets:
     """Targets as a number or nested tuples, so that the rule stays a value."""
     try:
-        array = np.asarray(targets, dtype=np.float64)
+        array = np.asarray(targets)
+        array = array.astype(np.float64) if array.dtype.kind in "iuf" else np.full(1, np.nan)
     except (TypeError, ValueError):
         array = np.full(1, np.nan)
     if array.ndim not in (0, 2) or (array.ndim == 2 and array.shape[0] != array.shape[1]):

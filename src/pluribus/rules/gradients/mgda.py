@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
+from pluribus.core.parameters import flag
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 from pluribus.core.solvers import min_norm_point
@@ -38,6 +39,9 @@ class MGDA(WeightRule):
     laws = AVERAGE | ABOUT_ORIGIN | {"betweenness", "monotone weight"}
     formula = "argmin |z|^2, z in the convex hull of the x_i"
     source = "Desideri, Multiple-gradient descent algorithm (MGDA), C. R. Math. 2012; Sener and Koltun, NeurIPS 2018"
+
+    def __post_init__(self) -> None:
+        flag("MGDA", "normalise", self.normalise)
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Convex weights."""

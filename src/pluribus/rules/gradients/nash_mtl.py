@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN, AVERAGE
+from pluribus.core.parameters import one_of
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, positive, register
 from pluribus.core.solvers import reciprocal
@@ -49,8 +49,7 @@ class NashMTL(WeightRule):
     precision = 1e-6
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise RuleError(f"NashMTL: scale must be one of {', '.join(map(repr, SCALES))}, not {self.scale!r}")
+        one_of("NashMTL", "scale", self.scale, SCALES)
         if self.max_norm is not None:
             positive("NashMTL", "max_norm", self.max_norm)
 

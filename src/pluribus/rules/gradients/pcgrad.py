@@ -8,6 +8,7 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import ABOUT_ORIGIN
+from pluribus.core.parameters import flag
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register, whole_number
 from pluribus.rules.gradients.surgery import bend, orders
@@ -41,6 +42,7 @@ class PCGrad(WeightRule):
 
     def __post_init__(self) -> None:
         whole_number("PCGrad", "seed", self.seed, 0)
+        flag("PCGrad", "mean", self.mean)
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Non-negative coefficients, of sum n or more (one or more with ``mean``)."""

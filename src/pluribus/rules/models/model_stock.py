@@ -61,6 +61,9 @@ def interpolation(inner: Array, weights: Array) -> float:
     cosines = unit[:, None] * inner * unit
     np.fill_diagonal(cosines, 0.0)
     alone = float(weights @ weights)
-    cosine = min(max(float(weights @ cosines @ weights) / (1 - alone), 0.0), 1.0)
+    pairs = np.outer(weights, weights)
+    np.fill_diagonal(pairs, 0.0)
+    # Over their sum, not over 1 - alone, of which nothing is left where one has nearly all the weight.
+    cosine = min(max(float((pairs * cosines).sum() / pairs.sum()), 0.0), 1.0)
     # k c / (1 + (k - 1) c) with k = 1 / alone
     return cosine / (cosine + (1 - cosine) * alone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,14 +45,14 @@ class Bucketing(PreRule):
 
     def leaves(self, n: int) -> int:
         """Number of buckets."""
-        return math.ceil(n / self.s)
+        return -(-n // self.s)
 
     def mix(self, relation: Relation | None, weights: Array) -> Array:
         """A row of weights for each bucket, of sum one; shape (ceil(n / s), n)."""
         n = len(weights)
         order = np.random.default_rng(self.seed).permutation(n)
         mixing = np.zeros((self.leaves(n), n))
-        mixing[np.arange(n) // self.s, order] = weights[order]
+        mixing[np.arange(n) // min(self.s, n), order] = weights[order]
         return np.asarray(mixing / mixing.sum(axis=1, keepdims=True))
 
     def carry(self, mixing: Array, weights: Array) -> Array:

@@ -55,6 +55,9 @@ class CenteredClipping(WeightRule):
             distances = np.sqrt(gram.squared_distances_to(current)[: gram.n])
             with np.errstate(divide="ignore"):
                 pull = weights * np.minimum(1.0, np.divide(self.radius, distances))
+            before = current.copy()
             current *= 1 - pull.sum()
             current[: gram.n] += pull
+            if np.array_equal(current, before):
+                break  # as it will be after any number of iterations
         return current

@@ -14,6 +14,8 @@ from pluribus.core.rule import WeightRule, expect_gram, positive, register, whol
 from pluribus.rules.robust.chosen import mean_of
 from pluribus.rules.robust.krum import select_lowest
 
+_MANY = 1 << 53  # more than there are contributors; products with it are numbers
+
 
 def spectral_scores(relation: Gram, weights: Array) -> Array:
     """<x_i - mean, v>^2 for the direction v of greatest weighted variance, shape (n,).
@@ -69,7 +71,7 @@ class DnC(WeightRule):
     @property
     def leaving(self) -> int:
         """How many leave."""
-        return math.ceil(self.filter * self.f - 1e-9)
+        return math.ceil(min(self.filter * min(self.f, _MANY), _MANY) - 1e-9)
 
     @property
     def least(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import ABOUT_ORIGIN, ANONYMOUS
+from pluribus.core.parameters import is_real, one_of
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import WeightRule, expect_gram, register
 
@@ -51,10 +52,9 @@ class PrincipalDirections(WeightRule):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep, bool) or not isinstance(self.keep, (int, float)) or not 0 < self.keep <= 1:
+        if not is_real(self.keep) or not 0 < self.keep <= 1:
             raise RuleError(f"PrincipalDirections: keep is a share of the directions, in (0, 1], not {self.keep!r}")
-        if self.signs not in ("majority", "own"):
-            raise RuleError(f"PrincipalDirections: signs must be 'majority' or 'own', not {self.signs!r}")
+        one_of("PrincipalDirections", "signs", self.signs, ("majority", "own"))
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:
         """Coefficients over the updates; the result lies in the span of the directions that are kept."""

@@ -54,5 +54,7 @@ class RFA(WeightRule):
         current = np.concatenate([weights, np.zeros(len(gram.extras))])
         for _ in range(self.iterations):
             distances = np.sqrt(gram.squared_distances_to(current)[: gram.n])
-            current = pulled(gram, weights, distances, self.nu)
+            before, current = current, pulled(gram, weights, distances, self.nu)
+            if np.array_equal(current, before):
+                break  # as it will be after any number of iterations
         return current

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
+from pluribus.core.errors import RuleError, UndefinedError
 from pluribus.core.law_groups import AVERAGE
 from pluribus.core.rule import PointRule, register
 
@@ -56,7 +56,7 @@ class Plurality(_Vote):
     source = "folklore (plurality vote)"
 
     def __post_init__(self) -> None:
-        if self.ties not in TIES and not _whole(self.ties):
+        if not _whole(self.ties) and not (isinstance(self.ties, str) and self.ties in TIES):
             raise RuleError(f"Plurality: ties must be 'smallest', 'largest' or a whole number, not {self.ties!r}")
 
     def combine(self, points: Array, weights: Array) -> Array:
@@ -70,7 +70,7 @@ class Plurality(_Vote):
             return np.asarray(low)
         if self.ties == "largest":
             return np.asarray(high)
-        return np.where(low == high, low, np.asarray(self.ties).astype(points.dtype))
+        return _or_else(low, np.asarray(low == high), self.ties)
 
 
 @register
@@ -100,7 +100,7 @@ class Majority(_Vote):
         """The label that more than half give, or the number."""
         winning = supports(points, weights) > 0.5 + _TIE
         most = np.take_along_axis(points, winning.argmax(axis=0)[None], axis=0)[0]
-        return np.where(winning.any(axis=0), most, np.asarray(self.otherwise).astype(points.dtype))
+        return _or_else(most, np.asarray(winning.any(axis=0)), self.otherwise)
 
 
 def supports(labels: Array, weights: Array) -> Array:
@@ -109,6 +109,19 @@ def supports(labels: Array, weights: Array) -> Array:
     for label, weight in zip(labels, weights, strict=True):
         support += weight * (labels == label)
     return support
+
+
+def _or_else(labels: Array, clear: Array, number: int) -> Array:
+    """Labels where the vote is clear, and elsewhere a number, for which their dtype must have room."""
+    if clear.all():
+        return labels
+    limits = np.iinfo(labels.dtype)
+    if not limits.min <= number <= limits.max:
+        raise UndefinedError(
+            f"a vote is not clear, and {labels.dtype} has no room for {number}, which is to say so; give another "
+            "number, or convert the labels to wider integers"
+        )
+    return np.where(clear, labels, labels.dtype.type(number))
 
 
 def _whole(value: Any) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import AVERAGE
+from pluribus.core.parameters import one_of
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off, karcher
 
@@ -45,8 +45,7 @@ class PositiveDefiniteMean(PointRule):
     )
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            raise RuleError(f"PositiveDefiniteMean: metric must be one of {', '.join(METRICS)}, not {self.metric!r}")
+        one_of("PositiveDefiniteMean", "metric", self.metric, METRICS)
 
     def combine(self, points: Array, weights: Array) -> Array:
         """The log-Euclidean mean, and from there the affine invariant one."""

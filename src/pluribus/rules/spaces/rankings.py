@@ -16,6 +16,7 @@ MOST = 18
 
 _TIE = 1e-9
 _CELLS = 1 << 22
+_FARTHEST = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class _Ranking(PointRule):
 
     def __post_init__(self) -> None:
         whole_number(type(self).__name__, "first", self.first, 0)
+        if self.first > _FARTHEST:
+            raise RuleError(f"{type(self).__name__}: first must be at most {_FARTHEST}, not {self.first!r}")
 
     def complaint(self, points: Array, rounding: float) -> tuple[int, str] | None:
         """Each rank must be the number of items ahead."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.errors import RuleError
 from pluribus.core.kernels import plain
 from pluribus.core.law_groups import AVERAGE
+from pluribus.core.parameters import one_of
 from pluribus.core.rule import PointRule, register
 from pluribus.rules.spaces.frechet import first_off
 
@@ -42,10 +42,8 @@ class WassersteinMean(PointRule):
     source = "Agueh and Carlier, Barycenters in the Wasserstein Space, SIAM 2011"
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise RuleError(f"WassersteinMean: form must be one of {', '.join(FORMS)}, not {self.form!r}")
-        if self.power not in (1, 2) or isinstance(self.power, bool):
-            raise RuleError(f"WassersteinMean: power must be 1 or 2, not {self.power!r}")
+        one_of("WassersteinMean", "form", self.form, FORMS)
+        one_of("WassersteinMean", "power", self.power, (1, 2))
 
     def combine(self, points: Array, weights: Array) -> Array:
         """Sort, and take the mean or the weighted median of each level."""
