@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = ["Aggregate", "Rule", "__version__", "aggregate", "federated", "laws", "report", "rules"]
 
-CALL_OPTIONS = ("reference", "nonfinite", "missing", "integers", "engine", "out")
+CALL_OPTIONS = ("reference", "previous", "nonfinite", "missing", "integers", "engine", "out")
 
 _LAZY = {
     "Aggregate": ("pluribus.core.result", "Aggregate"),
@@ -47,8 +47,8 @@ def aggregate(contributions: Any, rule: str | Rule = "mean", weights: Any = None
     weights
         n non-negative numbers of any scale; None is uniform.
     **options
-        The named rule's parameters (``f=2``), and the options of a call: ``reference``, ``nonfinite``, ``missing``,
-        ``integers``, ``engine``, ``out``; see `pluribus.Rule.__call__`.
+        The named rule's parameters (``f=2``), and the options of a call: ``reference``, ``previous``, ``nonfinite``,
+        ``missing``, ``integers``, ``engine``, ``out``; see `pluribus.Rule.__call__`.
 
     Returns
     -------

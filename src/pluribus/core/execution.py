@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +20,6 @@ from pluribus.core.relations import Gram, Norms, Reads, Relation
 from pluribus.core.result import Aggregate
 from pluribus.core.rule import CompositeRule, CoordinateRule, PointRule, PreRule, Rule, WeightRule, steps
 from pluribus.core.stores import Result
-
-REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ class Mixed:
     shares: Array
 
 
-def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Options) -> Aggregate:
-    """Run a rule on contributions; see `Rule.__call__`."""
+def run(rule: Rule, contributions: Any, given: Any, extras: Mapping[str, Any], options: Options) -> Aggregate:
+    """Run a rule on contributions; see `Rule.__call__`. ``extras``: reference and previous, None where not given."""
     data = gather(contributions, options.missing)  # type: ignore[arg-type]
     if options.integers == "error":
         _refuse_integers(data)
@@ -91,12 +89,14 @@ def run(rule: Rule, contributions: Any, given: Any, reference: Any, options: Opt
     last = steps(rule)[1]
     if checked.ndim > 1 and not (isinstance(last, WeightRule) and last.reads is Reads.NOTHING):
         raise RuleError(f"weights of shape (k, n) give k results, which {rule} cannot; the mean can")
-    if reference is not None:
-        if not rule.uses_reference:
-            raise RuleError(f"{rule} has no use for a reference")
-        data = data.with_extras({REFERENCE: reference})
-    elif rule.needs_reference:
+    more = {name: extra for name, extra in extras.items() if extra is not None}
+    if "reference" in more and not rule.uses_reference:
+        raise RuleError(f"{rule} has no use for a reference")
+    if "reference" not in more and rule.needs_reference:
         raise RuleError(f"{rule} needs reference=, a contribution more: {rule.needs_reference}")
+    if "previous" in more and not rule.uses_previous:
+        raise RuleError(f"{rule} has no use for previous=, what the reference was a round before")
+    data = data.with_extras(more) if more else data
     checked = weights.lost_are_zero(checked)
     positive = checked.max(axis=0) > 0 if checked.ndim > 1 else checked > 0
     rows = tuple(np.flatnonzero(positive).tolist())

@@ -60,6 +60,11 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         Whether ``reference=`` (a previous result or a trusted contribution) means something to it.
     needs_reference
         What the reference is to a rule that means nothing without one: ``"the base model"``.
+    uses_previous
+        Whether ``previous=``, the reference of the round before, means something to it.
+    of_models
+        Whether contributions are models, and the reference the one that they were trained from, where that makes a
+        difference: a server then gives it models, and not updates.
     precision
         Relative precision of an iterative rule, beyond rounding.
     example
@@ -80,6 +85,8 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
     source: ClassVar[str] = ""
     uses_reference: ClassVar[bool] = False
     needs_reference: ClassVar[str] = ""
+    uses_previous: ClassVar[bool] = False
+    of_models: ClassVar[bool] = False
     precision: ClassVar[float] = 0.0
     example: ClassVar[tuple[tuple[str, Any], ...]] = ()
     any_vectors: ClassVar[bool] = True
@@ -91,6 +98,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         weights: Any = None,
         *,
         reference: Any = None,
+        previous: Any = None,
         nonfinite: str = "raise",
         missing: str = "error",
         integers: str = "round",
@@ -107,6 +115,8 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
             n non-negative numbers, of any scale; None is uniform. A contributor of weight zero is as good as absent.
         reference
             One more contribution, for rules that use one: the previous result, a trusted update, a base model.
+        previous
+            Another one, for rules that look at the last step: what the reference was a round before.
         nonfinite
             What becomes of a contributor with NaN or Inf: ``"raise"`` an error that names it, ``"drop"`` it, or
             read its bad numbers as ``"zero"``.
@@ -133,7 +143,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         from pluribus.core import execution
 
         options = execution.Options(nonfinite, missing, integers, engine, None if out is None else Path(out))
-        return execution.run(self, contributions, weights, reference, options)
+        return execution.run(self, contributions, weights, {"reference": reference, "previous": previous}, options)
 
     def __rshift__(self, then: Rule) -> Chain:
         """``first >> then`` is ``chain(first, then)``."""

@@ -7,6 +7,7 @@ import pytest
 
 from pluribus.core import kernels
 from pluribus.core.errors import RuleError
+from pluribus.core.kernels.around import weighted_around
 from pluribus.rules.coordinates.around import around_shares, mean_around
 
 KERNELS = [k for k in (kernels.plain, kernels._compiled()) if k is not None]
@@ -44,14 +45,15 @@ def test_every_window(rng, kernel, n, kind):
         np.testing.assert_allclose(out, directly(x, centre, keep), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.NAME)
 @pytest.mark.parametrize("keep", [1, 2, 4, 7])
-def test_unequal_weights_keep_a_share(rng, keep):
+def test_unequal_weights_keep_a_share(rng, keep, kernel):
     x = np.round(2 * rng.normal(size=(7, 200)))
     copies = np.array([1, 3, 1, 2, 1, 4, 2])
     centre = np.round(2 * rng.normal(size=200))
     # keep/7 of a total of 14 is 2 keep copies.
     out = np.empty(200)
-    assert mean_around(list(x), copies / 14, centre, keep, out)
+    assert mean_around(list(x), copies / 14, centre, keep, out, kernel=kernel)
     np.testing.assert_allclose(out, directly(np.repeat(x, copies, axis=0), centre, 2 * keep), rtol=1e-12, atol=1e-14)
 
 
@@ -64,6 +66,42 @@ def test_a_long_tile_is_the_same_in_pieces(rng):
         assert out.tobytes() == outs[0].tobytes()
     some = rng.integers(0, 150_001, 200)
     np.testing.assert_allclose(outs[0][some], directly(x[:, some].astype(float), centre[some], 6), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["random", "grid", "outlier", "zeros"])
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 33])
+def test_unequal_weights_have_the_same_bits_compiled(rng, n, kind, dtype):
+    """In pieces and in one, with values and distances that tie, and with whole rows of zeros of both signs."""
+    x, weights = rng.normal(size=(n, 2500)), rng.integers(1, 5, n) + 0.0
+    centre = np.median(x, axis=0)
+    if kind == "grid":
+        x, centre = np.round(2 * x), np.round(4 * centre) / 4
+    if kind == "outlier":
+        x[0] *= 1e30
+    if kind == "zeros":
+        x, centre = x * 0.0, centre * 0.0
+    x, weights = x.astype(dtype), weights / weights.sum()
+    for keep in {1, (n + 1) // 2, n}:
+        outs = [np.empty(2500, dtype) for _ in KERNELS]
+        for kernel, out in zip(KERNELS, outs, strict=True):
+            assert mean_around(list(x), weights, centre, keep, out, kernel=kernel)
+            assert out.tobytes() == outs[0].tobytes()
+        strided = np.empty((2500, 2), dtype)[:, 0]
+        assert mean_around(list(np.asfortranarray(x)), weights, centre, keep, strided, kernel=KERNELS[-1])
+        assert strided.tobytes() == outs[0].tobytes()
+
+
+def test_rounding_lets_nobody_in(rng):
+    """Where the window ends between two values, an attacker beyond it counts for nothing, not for a rounding error."""
+    for total in range(6, 60):
+        copies = rng.multinomial(total - 5, [0.2] * 5) + 1
+        x = np.array([[0.0], [1.0], [2.0], [3.0], [1e30]])
+        share = (total - copies[4]) / total
+        for kernel in KERNELS:
+            out = np.empty(1)
+            assert weighted_around(list(x), copies / total, np.array([1.5]), share, out, kernel=kernel)
+            assert out[0] == pytest.approx((copies[:4] @ x[:4, 0]) / copies[:4].sum(), rel=1e-9)
 
 
 @pytest.mark.parametrize("weights", [uniform(3), np.array([0.5, 0.25, 0.25])])

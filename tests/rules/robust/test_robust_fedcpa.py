@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from pluribus import rules
+from pluribus import aggregate, rules
 from pluribus.core import execution
 from pluribus.core.contributions import gather
 from pluribus.core.errors import NonFiniteError, RuleError
@@ -13,7 +15,9 @@ from pluribus.core.passes import Active
 from pluribus.federated.data import digits, split
 from pluribus.federated.models import MLP
 from pluribus.federated.partition import dirichlet
+from pluribus.federated.server import Round, Stateless
 from pluribus.federated.training import LocalTraining, train
+from pluribus.rules.robust import fedcpa
 from pluribus.rules.robust.fedcpa import PREVIOUS, agreements, thresholds, trust
 
 
@@ -68,8 +72,8 @@ def test_is_the_published_procedure(fraction, with_previous):
         rule = rules.FedCPA(fraction=fraction)
         found = rule.compose(active(x, current, before), np.full(6, 1 / 6), execution.execute)
         np.testing.assert_allclose(found.results[0][0], value, atol=1e-10)
-        if not with_previous:
-            called = rule(list(x), reference=current)
+        front = aggregate(list(x), "fedcpa", fraction=fraction, reference=current, previous=before)
+        for called in (rule(list(x), reference=current, previous=before), front):
             np.testing.assert_allclose(called.value, value, atol=1e-10)
             np.testing.assert_allclose(called.weights, a / (a > 0).sum(), atol=1e-10)
 
@@ -102,13 +106,11 @@ def test_thresholds_are_exact(count):
 
 
 def test_many_blocks(monkeypatch):
-    from pluribus.core.passes import deciding
-
     x, current, _ = models(1, d=5000)
     tree = [{"a": row[:1234], "b": row[1234:].reshape(7, -1)} for row in x]
     reference = {"a": current[:1234], "b": current[1234:].reshape(7, -1)}
     whole = rules.FedCPA()(list(x), reference=current)
-    monkeypatch.setattr(deciding, "GRAM_ITEMS", 333)
+    monkeypatch.setattr(fedcpa, "_TABLE", 7 * 333)
     parts = rules.FedCPA()(tree, reference=reference)
     np.testing.assert_allclose(parts.weights, whole.weights, atol=1e-12)
     np.testing.assert_allclose(parts.value["a"], whole.value[:1234], atol=1e-12)
@@ -157,6 +159,51 @@ class TestCatalogue:
         assert share < 0.5 * 0.2
         assert accuracy > run(rules.Mean())[0] + 0.05
         assert accuracy > run(rules.Krum(f=2))[0]
+
+
+def test_the_last_step_counts():
+    x, current, before = models(5)
+    without, given = (aggregate(list(x), "fedcpa", reference=current, previous=p).weights for p in (None, before))
+    assert np.abs(given - without).max() > 1e-3
+    with pytest.raises(RuleError, match="has no use for previous=, what the reference was"):
+        rules.CenteredClipping(1.0)(list(x), reference=current, previous=before)
+    with pytest.raises(RuleError, match="needs reference="):
+        rules.FedCPA()(list(x), previous=before)
+    before[3] = np.inf
+    with pytest.raises(NonFiniteError, match=r"previous.*must be finite"):
+        rules.FedCPA()(list(x), reference=current, previous=before, nonfinite="drop")
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_a_server_gives_models_and_the_last_step(server_lr):
+    """Round by round as by hand: its clients' models, the global one, and from the second round on the one before."""
+    x, start, _ = models(6)
+    server = Stateless(rules.FedCPA(0.1), server_lr=server_lr)
+    state, now, before = server.init({"w": start}, 6), start, None
+    for turn in range(3):
+        sent = now + (x - start) * (1 + turn)
+        expected = rules.FedCPA(0.1)(list(sent), reference=now, previous=before)
+        one = Round(turn, tuple(range(6)), [{"w": row - now} for row in sent], np.ones(6), 6, 6)
+        state = server.step(state, one)
+        now, before = now + server_lr * (expected.value - now), now
+        np.testing.assert_allclose(state["params"]["w"], now, atol=1e-10)
+        np.testing.assert_allclose(state["weights"], expected.weights, atol=1e-10)
+        np.testing.assert_array_equal(state["previous"]["w"], before)
+
+
+def test_memory_is_bounded_and_equal_numbers_cost_no_more(rng):
+    """All rows of many coordinates are never held; half of the importances are zero, a bin that is the whole model."""
+    x = rng.normal(size=(20, 100_000)).astype(np.float32)
+    x[:, ::2] = 0.0
+    rules.FedCPA()(list(x[:, :50]), reference=x[0, :50])
+    peaks = []
+    for size in (50_000, 100_000):
+        tracemalloc.start()
+        rules.FedCPA()(list(x[:, :size]), reference=x[0, :size])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 16e6
+    assert peaks[1] - peaks[0] < 2 * 4 * 50_000
 
 
 def test_trust():

@@ -7,6 +7,7 @@ import pytest
 from robust_cases import SMALL, cloud
 
 from pluribus import aggregate, rules
+from pluribus.core import kernels
 from pluribus.core.errors import NonFiniteError, RuleError
 from pluribus.rules.robust.residual_reweighting import line_weights, repeated_median_line
 
@@ -115,6 +116,16 @@ def test_tiles_and_threads_do_not_matter(monkeypatch):
     expected = aggregate(x, "residual_reweighting").value
     monkeypatch.setattr(residual_reweighting, "_PIECE", 257)
     np.testing.assert_array_equal(aggregate(x, "residual_reweighting").value, expected)
+
+
+@pytest.mark.skipif(kernels._compiled() is None, reason="numba is not installed")
+@pytest.mark.parametrize("n", [3, 4, 7, 20, 33])
+def test_compiled_has_the_same_bits(n):
+    rng = np.random.default_rng(n)
+    for x in (rng.normal(size=(n, 700)), np.round(rng.normal(size=(n, 130))), 1e305 * rng.normal(size=(n, 90))):
+        x[0] *= -3
+        ours, theirs = (line_weights(x, 2.0, kernel) for kernel in (kernels.plain, kernels._compiled()))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
 
 
 def test_nan_is_named_or_dropped():

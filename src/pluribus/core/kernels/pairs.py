@@ -38,7 +38,7 @@ def around(
     target = out if out.flags.carray else np.empty(out.size, out.dtype)
     rows = np.empty((n, _width(n, _ROOM)), dtype)
     numbers = np.empty(rows.shape, np.int32 if dtype.itemsize == 4 else np.int64)
-    _around(addresses, steps, (rows, numbers, (np.empty(n), np.empty(n))), weights, centre, levels, target)
+    _around(addresses, steps, (rows, numbers, (np.empty(n), np.empty(n))), (weights, centre, levels), target)
     if target is not out:
         np.copyto(out, target)
 
@@ -61,7 +61,7 @@ def lines(tile: Floats, scales: tuple[float, NDArray[np.float64], float]) -> tup
     # Arrays of their own: rows of an array of three axes would be strided to the compiler, which then uses no vectors.
     tables = tuple(np.empty((n, width)) for _ in range(4))
     work = tables, np.empty((n, width), np.int64), tuple(np.empty(width) for _ in range(4))
-    _lines(np.ascontiguousarray(tile, FLOAT64), (sort, inner, outer, scale), scales, work, confidence, line)
+    _lines(np.ascontiguousarray(tile, FLOAT64), (sort, inner, outer, scale), scales, work, (confidence, line))
     return confidence, line
 
 
@@ -118,8 +118,8 @@ def _window_mean(values: Any, ends: Any, low: Any, levels: Any) -> Any:
 
 
 @jit
-def _around(addresses: Any, steps: Any, work: Any, weights: Any, centre: Any, levels: Any, out: Any) -> None:
-    rows, numbers, (values, ends) = work
+def _around(addresses: Any, steps: Any, work: Any, given: Any, out: Any) -> None:
+    (rows, numbers, (values, ends)), (weights, centre, levels) = work, given
     n, block = rows.shape
     for start in range(0, out.size, block):
         width = min(block, out.size - start)
@@ -165,7 +165,22 @@ def _median(network: Any, rows: Any, out: Any) -> None:
 
 
 @jit
-def _lines(tile: Any, networks: Any, scales: Any, work: Any, confidence: Any, line: Any) -> None:
+def _slopes(inner: Any, rows: Any, slopes: Any, medians: Any, width: Any) -> None:
+    """The median slope from each rank to the others; ``slopes`` is room for them."""
+    n = rows.shape[0]
+    for i in range(n):
+        for j in range(n - 1):
+            other = j if j < i else j + 1
+            gap = float(other - i)
+            here, there, into = rows[i, :width], rows[other, :width], slopes[j, :width]
+            for k in range(width):
+                into[k] = (there[k] - here[k]) / gap
+        _median(inner, slopes, medians[i, :width])
+
+
+@jit
+def _lines(tile: Any, networks: Any, scales: Any, work: Any, outs: Any) -> None:
+    confidence, line = outs
     sort, inner, outer, middle = networks
     factor, most, rounding = scales
     (rows, slopes, medians, away), numbers, (slope, start, tau, largest) = work
@@ -178,15 +193,7 @@ def _lines(tile: Any, networks: Any, scales: Any, work: Any, confidence: Any, li
                 rows[i, k] = tile[i, first + k]
                 numbers[i, k] = i
         _sort(sort, rows, numbers, width)
-        for i in range(n):
-            for j in range(n - 1):
-                other = j if j < i else j + 1
-                # Differences of a pair and of its reverse are the same number over the same number.
-                gap = float(other - i)
-                here, there, into = rows[i, :width], rows[other, :width], slopes[j, :width]
-                for k in range(width):
-                    into[k] = (there[k] - here[k]) / gap
-            _median(inner, slopes, medians[i, :width])
+        _slopes(inner, rows, slopes, medians, width)
         _median(outer, medians, slope[:width])
         for i in range(n):
             for k in range(width):

@@ -149,12 +149,15 @@ def _components(linked: Array) -> list[Array]:
     return [g for g in groups if len(g) > 1]
 
 
-def over_blocks(active: Active, part: Callable[[list[Array]], Any]) -> Any:
-    """Yield ``part(views)`` for the blocks of coordinates in order; the views are all rows', float64, finite or not."""
+def over_blocks(active: Active, part: Callable[[list[Array]], Any], items: int | None = None) -> Any:
+    """Yield ``part(views)`` for the blocks of coordinates in order; the views are all rows', float64, finite or not.
+
+    Blocks have ``items`` items, or as many as those of a Gram matrix.
+    """
     all_there(active, "whole contributions")
 
     def of(block: Block) -> Any:
         views = active.data.medium.host(views_of(active, block))
         return part([view.astype(np.float64) for view in views])
 
-    return here(active, GRAM_ITEMS, of)
+    return here(active, items or GRAM_ITEMS, of)

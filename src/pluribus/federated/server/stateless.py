@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pluribus.core.errors import RuleError
+from pluribus.core.result import Aggregate
 from pluribus.core.rule import Chain, CoordinateRule, RankRule, Rule, positive, steps
 from pluribus.federated.server.base import Array, Round, State, Tree
-from pluribus.federated.server.rule import Server, Step, contributions, mean, one_of, size_shares, told
+from pluribus.federated.server.rule import Server, Step, contributions, local_models, mean, one_of, size_shares, told
 from pluribus.rules import Median
 
 
@@ -18,8 +19,10 @@ class Stateless(Server):
     """``x + lr rule(delta_1 ... delta_k)``.
 
     A rule that uses a reference (centered clipping) gets the last round's result, kept in the state as ``previous``
-    and zero before the first round. A round with fewer participants than the rule needs leaves the model as it is; a
-    rule that needs more than there are clients is an error at once.
+    and zero before the first round. A rule of models (FedCPA) gets the participants' models instead of updates, the
+    global model as its reference and, after the first round, the global model before it, which is then ``previous``;
+    its step is from the global model to its result. A round with fewer participants than the rule needs leaves the
+    model as it is; a rule that needs more than there are clients is an error at once.
 
     Rules decide by trained tensors alone. Buffers and counters are averaged with the weights that came out; where there
     are none their values go through the rule's last step if it works on sorted values, and else through the median.
@@ -76,7 +79,9 @@ class Stateless(Server):
         return " Then: ".join((type(step).__doc__ or "").strip().partition("\n")[0] for step in _steps(self.rule))
 
     def remember(self, params: Tree, n_clients: int) -> State:
-        """``previous``: the last result, if the rule uses one."""
+        """``previous``: the last result, if the rule uses one; or the last model, if it is a rule of models."""
+        if self.rule.of_models:
+            return {"previous": {name: params[name].copy() for name in self.parameters(params)}}
         if not self.rule.uses_reference:
             return {}
         return {"previous": {name: np.zeros_like(params[name]) for name in self.parameters(params)}}
@@ -85,12 +90,30 @@ class Stateless(Server):
         """Move by the rule's result."""
         trained = self.parameters(state["params"])
         given = size_shares(round) if self.weighting == "size" else None
-        result = self.rule(contributions(round, trained), given, reference=state.get("previous"))
+        result, change, memory = (self._of_models if self.rule.of_models else self._of_updates)(state, round, given)
         measured = self.measure or not isinstance(steps(self.rule)[1], CoordinateRule)
         weights = result.weights if measured else np.full(len(round.clients), np.nan)
-        change = {**result.value, **self._buffers(state["params"], trained, round, given, weights)}
-        memory = {"previous": result.value} if self.rule.uses_reference else {}
+        change = change | self._buffers(state["params"], trained, round, given, weights)
         return Step(self.moved(state["params"], change, self.server_lr), weights, memory)
+
+    def _of_updates(self, state: State, round: Round, given: Array | None) -> tuple[Aggregate, Tree, State]:
+        """The rule's result on updates, what it moves the model by, and what is kept for the next round."""
+        trained = self.parameters(state["params"])
+        result = self.rule(contributions(round, trained), given, reference=state.get("previous"))
+        return result, dict(result.value), {"previous": result.value} if self.rule.uses_reference else {}
+
+    def _of_models(self, state: State, round: Round, given: Array | None) -> tuple[Aggregate, Tree, State]:
+        """The same of a rule of models."""
+        models = replace(round, updates=local_models(round, state["params"]))
+        current, before = (
+            {name: tree[name] for name in self.parameters(state["params"])}
+            for tree in (state["params"], state["previous"])
+        )
+        moved = any((current[name] != before[name]).any() for name in current)
+        last = before if moved and self.rule.uses_previous else None
+        result = self.rule(contributions(models, list(current)), given, reference=current, previous=last)
+        change = {name: value.astype(np.float64) - current[name] for name, value in result.value.items()}
+        return result, change, {"previous": current}
 
     def _buffers(self, params: Tree, trained: list[str], round: Round, given: Array | None, weights: Array) -> Tree:
         """What buffers and counters move by."""

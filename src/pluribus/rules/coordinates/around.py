@@ -11,12 +11,11 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels import plain
-from pluribus.core.kernels.weighted import covered_mean
+from pluribus.core.kernels.around import weighted_around
 from pluribus.core.passes import TileRule, tied_shares
 from pluribus.core.rule import CoordinateRule
 from pluribus.core.weights import uniform
 
-_TIE = 16 * float(np.finfo(np.float64).eps)
 _CACHE = 1 << 20  # bytes of the sorted rows of one piece: they stay in the second-level cache
 
 
@@ -57,7 +56,7 @@ def mean_around(
     if not 1 <= keep <= n:
         raise RuleError(f"keep must lie in 1..n = {n}, the number of contributors, not {keep}")
     if not uniform(weights):
-        return _by_weight(views, weights, centre, keep / n, out)
+        return weighted_around(views, weights, centre, keep / n, out, kernel=kernel)
     size, dtype = len(views[0]), views[0].dtype
     length = max(_CACHE // (n * dtype.itemsize), 1 << 11)
     room = np.empty((n, min(size, length)), dtype)
@@ -84,28 +83,6 @@ def window_mean(rows: list[Array], centre: Array, keep: int, out: Array, kernel:
             np.copyto(rows[i + keep], half, where=tied & ~stopped, casting="same_kind")
         np.copyto(rows[i + keep], rows[i], where=stopped)
     kernel.middle(rows[len(rows) - keep :], 0, keep, out)
-
-
-def _slack(values: Array, centre: Array) -> Array:
-    """What rounding can make of equal distances: a centre between two lies as far from either, and must not choose.
-
-    Half sums need none: of the two values that a median averages they give that median, to the bit.
-    """
-    return np.asarray(_TIE * np.abs(values) + _TIE * np.abs(centre))
-
-
-def _by_weight(views: Sequence[Array], weights: Array, centre: Array, share: float, out: Array) -> bool:
-    tile = np.stack(views).astype(np.float64)
-    if not np.isfinite(tile).all():
-        return False
-    with np.errstate(over="ignore"):
-        gaps, near = np.abs(tile - centre), _slack(tile, centre)
-    means = np.empty((2, len(out)))
-    for mean, disfavoured in zip(means, (tile > centre, tile < centre), strict=True):
-        order = np.argsort(gaps + near * disfavoured, axis=0, kind="stable")
-        covered_mean(np.take_along_axis(tile, order, axis=0), weights[order], 0.0, share, mean)
-    out[...] = 0.5 * means[0] + 0.5 * means[1]
-    return True
 
 
 def around_shares(tile: Array, centre: Array, keep: int) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +19,11 @@ from pluribus.core.rule import CompositeRule, Execute, register
 if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
-PREVIOUS = "previous"  # name of an extra row: the global model before the reference
-_SHIFT = 49  # the upper bits of a positive float64: 2^14 bins, eight an octave
-_BINS = 1 << (63 - _SHIFT)
+PREVIOUS = "previous"  # name of the extra row that `previous=` is
+_TABLE = 1 << 17  # numbers of a table of all rows over the coordinates of a block
+_BITS = 63  # of a float64 without its sign
+_DIGIT = 11  # bits that are found in a pass
+_FEW = 1 << 10  # numbers a row that are kept and sorted
 _ENDS = (0.01, 0.99)  # what the lowest and the highest score count as before the logit, as published
 _EQUAL = 1e-9  # scores that differ by less are equal
 _ORDINARY = 2.0**-100, 2.0**100  # weights of which fourth powers, and their sums, are numbers
@@ -37,55 +41,114 @@ def importances(active: Active, views: list[Array], one: float = 1.0) -> Array:
     In units of ``one`` squared.
     """
     n, extras = len(active.rows), active.data.extras
-    views = views if one == 1.0 else [view * (1 / one) for view in views]
+    last = [n + extras.index(PREVIOUS)] if PREVIOUS in extras else []
     current = views[n + extras.index("reference")]
-    steps = [(view, current) for view in views[:n]]
-    if PREVIOUS in extras:
-        steps.append((current, views[n + extras.index(PREVIOUS)]))
-    return np.stack([np.abs((after - before) * after) for after, before in steps])
+    after = np.stack([*views[:n], *([current] if last else [])])
+    before = np.stack([*([current] * n), *(views[k] for k in last)])
+    if one != 1.0:
+        after *= 1 / one
+        before *= 1 / one
+    np.subtract(after, before, out=before)
+    before *= after
+    return np.abs(before, out=before)
 
 
 def thresholds(active: Active, count: int, one: float = 1.0) -> tuple[Array, Array]:
-    """The ``count``-th largest and smallest importance of each row, each of shape (r,), in two passes."""
+    """The ``count``-th largest and smallest importance of each row, each of shape (r,).
 
-    def binned(views: list[Array]) -> Array:
-        with np.errstate(invalid="ignore", over="ignore"):
-            table = importances(active, views, one)
-        if not np.isfinite(table).all():
-            return np.empty(0)
-        bins = table.view(np.uint64) >> np.uint64(_SHIFT)
-        return np.stack([np.bincount(row, minlength=_BINS) for row in bins.astype(np.int64)])
-
-    counts: Array = np.zeros(1, dtype=np.int64)
-    for part in passes.over_blocks(active, binned):
-        if not part.size:
-            passes.blame(active)
-            raise AssertionError("in a unit of their own, finite weights have finite squares")
-        counts = counts + part
-    up_to = np.cumsum(counts, axis=1)
-    total = up_to[:, -1:]
-    low = (up_to < count).sum(axis=1)  # the bin of the count-th smallest
-    high = (up_to <= total - count).sum(axis=1)
-    edges = (np.arange(_BINS + 1, dtype=np.uint64) << np.uint64(_SHIFT)).view(np.float64)
-
-    def between(views: list[Array]) -> list[tuple[Array, Array]]:
-        table = importances(active, views, one)
-        return [
-            (row[(row >= edges[a]) & (row < edges[a + 1])], row[(row >= edges[b]) & (row < edges[b + 1])])
-            for row, a, b in zip(table, low, high, strict=True)
-        ]
-
-    found = list(passes.over_blocks(active, between))
-    rows = np.arange(len(low))
-    largest, smallest = np.empty(len(rows)), np.empty(len(rows))
-    for i in rows:
-        lower = np.concatenate([part[i][0] for part in found])
-        upper = np.concatenate([part[i][1] for part in found])
-        below = up_to[i, low[i]] - counts[i, low[i]]
-        above = total[i, 0] - up_to[i, high[i]]
-        smallest[i] = np.partition(lower, count - below - 1)[count - below - 1]
-        largest[i] = np.partition(upper, len(upper) - (count - above))[len(upper) - (count - above)]
+    Positive floats are ordered as the whole numbers of the same bits. So the first `_DIGIT` bits of what is sought are
+    found by counting, then the next ones among those that share these, until few are left, which are sorted: three
+    passes for numbers that differ, and never more than six. What is kept between blocks does not grow with them.
+    """
+    digits = _Digits.of(active, one)
+    ranks = np.array([active.data.coordinates - count, count - 1])
+    places = np.tile(ranks, (digits.rows, 1))  # among those that share the bits found so far
+    found = np.zeros(places.shape, dtype=np.uint64)  # these bits, as a number
+    left = _BITS
+    while left > 0:
+        width = min(_DIGIT, left)
+        counts = digits.counted(found, left, width)
+        up_to = np.cumsum(counts, axis=2)
+        digit = (up_to <= places[..., None]).sum(axis=2)
+        here = np.take_along_axis(counts, digit[..., None], axis=2)[..., 0]
+        places -= np.take_along_axis(up_to, digit[..., None], axis=2)[..., 0] - here
+        found = (found << np.uint64(width)) | digit.astype(np.uint64)
+        left -= width
+        if left and here.max() <= _FEW:
+            return digits.picked(found, left, places)
+    largest, smallest = found.view(np.float64).T
     return largest, smallest
+
+
+@dataclass(frozen=True)
+class _Digits:
+    """The bits of all importances, block by block."""
+
+    active: Active
+    one: float
+    rows: int
+
+    @classmethod
+    def of(cls, active: Active, one: float) -> _Digits:
+        return cls(active, one, len(active.rows) + (PREVIOUS in active.data.extras))
+
+    def counted(self, found: Array, left: int, width: int) -> Array:
+        """How many numbers have which next ``width`` bits after those found, shape (r, 2, 2^width)."""
+        anew = left == _BITS  # nothing is found yet: one count serves both
+        sought, size = (1 if anew else 2), 1 << width
+        total, lock = np.zeros((self.rows, sought, size), dtype=np.int64), threading.Lock()
+
+        def part(views: list[Array]) -> bool:
+            bits = self._bits(views)
+            if bits is None:
+                return False
+            for k in range(sought):
+                row, mine = (np.arange(self.rows)[:, None], bits) if anew else _among(bits, found[:, k], left)
+                digit = ((mine >> np.uint64(left - width)) & np.uint64(size - 1)).view(np.int64)
+                digit += row * size
+                counts = np.bincount(digit.ravel(), minlength=self.rows * size).reshape(self.rows, size)
+                with lock:  # whole numbers: the order of blocks does not matter
+                    total[:, k] += counts
+            return True
+
+        if not all(blocks(self.active, part)):
+            passes.blame(self.active)
+            raise AssertionError("in a unit of their own, finite weights have finite squares")
+        return np.broadcast_to(total, (self.rows, 2, size))
+
+    def picked(self, found: Array, left: int, places: Array) -> tuple[Array, Array]:
+        """The numbers at given places among those whose bits begin as found."""
+
+        def part(views: list[Array]) -> list[tuple[Array, Array]]:
+            bits = self._bits(views)
+            assert bits is not None, "they were counted"
+            return [_among(bits, found[:, k], left) for k in (0, 1)]
+
+        parts = list(blocks(self.active, part))
+        values = []
+        for k in (0, 1):
+            row, bits = (np.concatenate([own[k][j] for own in parts]) for j in (0, 1))
+            values.append([np.sort(bits[row == i])[places[i, k]] for i in range(self.rows)])
+        largest, smallest = np.array(values, dtype=np.uint64).view(np.float64)
+        return largest, smallest
+
+    def _bits(self, views: list[Array]) -> Array | None:
+        """The importances' bits, shape (r, T); None where they are not all finite."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            table = importances(self.active, views, self.one)
+        return table.view(np.uint64) if np.isfinite(table).all() else None
+
+
+def _among(bits: Array, found: Array, left: int) -> tuple[Array, Array]:
+    """Rows and numbers of a table, shape (r, T), whose bits before the last ``left`` are those found for their row."""
+    row, column = np.nonzero(bits >> np.uint64(left) == found[:, None])
+    return row, bits[row, column]
+
+
+def blocks(active: Active, part: Callable[[list[Array]], Any]) -> Iterator[Any]:
+    """``part(views)`` of blocks so short that tables of all rows are small beside a small model."""
+    found: Iterator[Any] = passes.over_blocks(active, part, max(_TABLE // len(active.all_rows), 1))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +205,7 @@ def agreements(active: Active, fraction: float) -> Array:
         )
 
     with passes.single_blas():
-        parts = iter(passes.over_blocks(active, part))
+        parts = iter(blocks(active, part))
         top, bottom = next(parts)
         for more_top, more_bottom in parts:
             top, bottom = top + more_top, bottom + more_bottom
@@ -167,8 +230,9 @@ class FedCPA(CompositeRule):
     ``reference=`` is the global model g; contributions are models w_i trained from it. The importance of a parameter
     is ``|(w_i - g) w_i|``. Two models are as similar as their sets of the most and of the least important coordinates
     overlap (Jaccard) and as the importances on what they share correlate. A model's score is its mean similarity to
-    all; where the global model before g is an extra row called ``"previous"`` (server rules), its similarity to the
-    last global step is added. Scores, scaled to [0, 1], go through ``logit + 0.5`` cut to [0, 1], which leaves out
+    all; with ``previous=``, the global model before g, its similarity to the last global step, from there to g, is
+    added, as published (a server gives it from the second round on). Scores, scaled to [0, 1], go through
+    ``logit + 0.5`` cut to [0, 1], which leaves out
     the lowest; the result is ``g + sum_i w_i a_i (w_i - g) / sum of w_i over a_i > 0``.
 
     Whoever ties with the last one in a set is in it too, so that the order of coordinates does not matter. Where the
@@ -195,6 +259,8 @@ class FedCPA(CompositeRule):
     source = "Han et al., Towards Attack-Tolerant Federated Learning via Critical Parameter Analysis, ICCV 2023"
     uses_reference = True
     needs_reference = "the global model that all were trained from"
+    uses_previous = True
+    of_models = True
     example = (("fraction", 0.4),)
 
     def __post_init__(self) -> None:

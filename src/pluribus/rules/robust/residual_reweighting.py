@@ -51,23 +51,37 @@ def line_weights(tile: Array, width: float, kernel: Any = plain) -> tuple[Array,
     Confidence is ``min(1, K sqrt(1 - h) tau / |residual|)`` with ``K = width sqrt(2 / n)``, h the leverage of the rank
     and tau = ``1.4826 (1 + 5 / (n - 1))`` times the median of all but the smallest absolute residual.
     """
-    n, unit = len(tile), 1.0 if np.abs(tile).max(initial=0.0) < _HUGE else SHRINK
-    order = np.argsort(tile, axis=0, kind="stable")
-    ranked = np.take_along_axis(tile, order, axis=0).astype(np.float64) * unit
-    slope, start = repeated_median_line(list(ranked), kernel)
+    n, tile = len(tile), tile.astype(np.float64)
+    unit = 1.0 if np.abs(tile).max(initial=0.0) < _HUGE else SHRINK
+    tile = tile if unit == 1.0 else tile * unit
     ranks = np.arange(n, dtype=np.float64)
-    line = start + slope * ranks[:, None]
+    leverage = 1 / n + (ranks - (n - 1) / 2) ** 2 / ((n**3 - n) / 12)
+    factor, most = 1.4826 * (1 + 5 / (n - 1)), width * np.sqrt(2 / n) * np.sqrt(np.maximum(1 - leverage, 0.0))
+    if kernel.NAME == "compiled":
+        from pluribus.core.kernels import pairs
+
+        confidence, line = pairs.lines(tile, (factor, most, _ROUNDING))
+    else:
+        confidence, line = _fitted(tile, factor, most, kernel)
+    with np.errstate(over="ignore"):  # a line may leave the range of its values
+        return confidence, line / unit
+
+
+def _fitted(tile: Array, factor: float, most: Array, kernel: Any) -> tuple[Array, Array]:
+    """The steps that `pluribus.core.kernels.pairs.lines` compiles."""
+    order = np.argsort(tile, axis=0, kind="stable")
+    ranked = np.take_along_axis(tile, order, axis=0)
+    slope, start = repeated_median_line(list(ranked), kernel)
+    line = start + slope * np.arange(len(tile), dtype=np.float64)[:, None]
     away = np.abs(ranked - line)
     away[away <= _ROUNDING * np.abs(ranked).max(axis=0)] = 0.0
-    sorted_away = np.sort(away, axis=0)
-    tau = 1.4826 * (1 + 5 / (n - 1)) * _median(list(sorted_away[1:]), kernel)
-    leverage = 1 / n + (ranks - (n - 1) / 2) ** 2 / ((n**3 - n) / 12)
-    most = width * np.sqrt(2 / n) * np.sqrt(np.maximum(1 - leverage, 0.0))[:, None] * tau
-    confidence = np.where(away <= most, 1.0, np.divide(most, away, out=np.zeros_like(away), where=away > 0))
-    back = np.empty_like(order)
-    np.put_along_axis(back, order, np.arange(n)[:, None], axis=0)
-    with np.errstate(over="ignore"):  # a line may leave the range of its values
-        return np.take_along_axis(confidence, back, axis=0), np.take_along_axis(line / unit, back, axis=0)
+    tau = _median(list(np.sort(away, axis=0)[1:]), kernel) * factor
+    full = most[:, None] * tau
+    found = np.where(away <= full, 1.0, np.divide(full, away, out=np.zeros_like(away), where=away > 0))
+    confidence, at_rank = np.empty_like(found), np.empty_like(line)
+    np.put_along_axis(confidence, order, found, axis=0)
+    np.put_along_axis(at_rank, order, line, axis=0)
+    return confidence, at_rank
 
 
 def _pieces(size: int) -> list[slice]:
