@@ -1,6 +1,8 @@
 """Flower: any rule aggregates what remote clients send. Needs the extra ``flower``; see ``docs/flower.md``.
 
-On the server `strategy`. Compared with Flower's own FedAvg, FedMedian and FedAvgM on the same replies.
+On the server `strategy`, on the clients `client_app` or any ClientApp of Flower.
+
+Compared with Flower's own FedAvg, FedMedian and FedAvgM on the same replies.
 """
 
 from __future__ import annotations
@@ -8,11 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 from pluribus.core.rule import Rule
+from pluribus.federated.flower_clients import client_app
 from pluribus.federated.flower_records import LEFT_OUT, by_node, mean_metrics, record_of, tree_of
 from pluribus.federated.flower_strategy import PluribusStrategy
 from pluribus.federated.server import ServerRule
 
-__all__ = ["LEFT_OUT", "PluribusStrategy", "by_node", "mean_metrics", "record_of", "strategy", "tree_of"]
+__all__ = [
+    "LEFT_OUT",
+    "PluribusStrategy",
+    "by_node",
+    "client_app",
+    "mean_metrics",
+    "record_of",
+    "strategy",
+    "tree_of",
+]
 
 
 def strategy(

@@ -14,6 +14,7 @@ import numpy as np
 from pluribus.core import weights
 from pluribus.core.contributions import gather
 from pluribus.core.errors import ContributionError, WeightError, require
+from pluribus.federated.server.admission import flat
 from pluribus.federated.server.base import Array, Tree
 
 flwr = require("flwr.app", "flower")
@@ -33,12 +34,19 @@ PREFIX = "pluribus/"
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What a node sent, checked: its records, its number of samples, its update, and its samples of each class."""
+    """What a node sent, checked: its records, its number of samples, its update, and its samples of each class.
+
+    Also what its client method sent, its local steps and the loss of the model that it was sent; None where it did not
+    say.
+    """
 
     content: Any
     size: float
     update: Tree = field(default_factory=dict)
     label_counts: tuple[float, ...] = ()
+    message: Tree = field(default_factory=dict)
+    steps: float | None = None
+    start_loss: float | None = None
 
 
 def checked_size(message: Any, weighted_by_key: str) -> Reply:
@@ -61,8 +69,10 @@ def checked_size(message: Any, weighted_by_key: str) -> Reply:
     return Reply(content, float(size))
 
 
-def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: str) -> Reply:
+def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: str, beside: str = "") -> Reply:
     """A reply of a trained model: checked against the model that was sent, which is taken off.
+
+    An ArrayRecord named ``beside`` is not looked at.
 
     Raises
     ------
@@ -72,7 +82,8 @@ def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: s
         As `checked_size`.
     """
     reply = checked_size(message, weighted_by_key)
-    label, arrays = f"node {message.metadata.src_node_id}", list(reply.content.array_records.values())
+    label = f"node {message.metadata.src_node_id}"
+    arrays = [record for name, record in reply.content.array_records.items() if name != beside]
     if len(arrays) != 1:
         raise ContributionError(f"{label} sent {len(arrays)} ArrayRecords; expected one")
     local = tree_of(arrays[0], label)
@@ -80,7 +91,12 @@ def open_reply(message: Any, model: Tree, weighted_by_key: str, labels_by_key: s
     (metrics,) = reply.content.metric_records.values()
     counts = metrics.get(labels_by_key)
     told = tuple(counts) if isinstance(counts, list) else ()
-    return replace(reply, update=difference(local, model), label_counts=told)
+    steps, loss = (_number(metrics.get(f"pluribus-{name}")) for name in ("steps", "start-loss"))
+    return replace(reply, update=difference(local, model), label_counts=told, steps=steps, start_loss=loss)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and np.isfinite(value) and value >= 0 else None
 
 
 def tree_of(record: Any, label: str = "the record") -> Tree:
@@ -140,9 +156,9 @@ def too_long(updates: Mapping[int, Tree], most: float | None, ratio: float | Non
     }
 
 
-def norm(update: Mapping[str, Array]) -> float:
+def norm(update: Mapping[str, Any]) -> float:
     """Euclidean norm over all float tensors; in a unit of their own, so that it is finite wherever they are."""
-    floats = [value for value in update.values() if value.dtype.kind in "fc" and value.size]
+    floats = [value for value in flat(update).values() if value.dtype.kind in "fc" and value.size]
     largest = max((float(np.abs(value).max()) for value in floats), default=0.0)
     if largest == 0 or not np.isfinite(largest):
         return largest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,30 +51,31 @@ def nested(saved: Mapping[str, Array], rule: ServerRule) -> tuple[State, list[in
 
 
 def grown(state: State, fresh: State) -> State:
-    """A state of more nodes: what is kept for each of N nodes gets the rows of newcomers from a fresh state."""
-    more = dict(state)
-    for key, value in fresh.items():
-        if not isinstance(value, Mapping) and value.shape != state[key].shape:
-            more[key] = np.concatenate([state[key], value[len(state[key]) :]])
+    """A state of more nodes: what is kept for each of N nodes gets what newcomers start with from a fresh state."""
+    return {key: _grown(value, fresh[key]) if key in fresh else value for key, value in state.items()}
+
+
+def _grown(old: Any, fresh: Any) -> Any:
+    if isinstance(old, Mapping):
+        return grown(dict(old), dict(fresh))
+    if old.shape == fresh.shape:
+        return old
+    more = np.array(fresh, dtype=np.result_type(old, fresh))
+    more[tuple(slice(length) for length in old.shape)] = old
     return more
 
 
-def _flat(state: State) -> dict[str, Array]:
-    """A state is two levels deep at most, so names stay unique whatever a tensor is called."""
+def _flat(state: Mapping[str, Any], before: str = _STATE) -> dict[str, Array]:
+    """The leaves by their paths. A state has one structure for one rule, so paths tell leaves apart."""
     flat: dict[str, Array] = {}
     for key, value in state.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{_STATE}{key}/{name}": leaf for name, leaf in value.items()}
-        else:
-            flat[f"{_STATE}{key}"] = value
+        flat |= _flat(value, f"{before}{key}/") if isinstance(value, Mapping) else {f"{before}{key}": value}
     return flat
 
 
-def _filled(like: State, flat: Mapping[str, Array]) -> State:
+def _filled(like: Mapping[str, Any], flat: Mapping[str, Array], before: str = _STATE) -> State:
     """A state of the structure of another, from flat arrays."""
     return {
-        key: {name: flat[f"{_STATE}{key}/{name}"] for name in value}
-        if isinstance(value, Mapping)
-        else flat[f"{_STATE}{key}"]
+        key: _filled(value, flat, f"{before}{key}/") if isinstance(value, Mapping) else flat[f"{before}{key}"]
         for key, value in like.items()
     }

@@ -5,35 +5,49 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pluribus.core import weights
 from pluribus.core.contributions import gather
-from pluribus.core.errors import ContributionError, PluribusError, RuleError, require
+from pluribus.core.errors import PluribusError, RuleError, require
 from pluribus.core.rule import Rule, positive
-from pluribus.federated.server import Objective, Round, ServerRule, State, Stateless, Tree, parse
+from pluribus.federated.server import Objective, ServerRule, State, Tree
 from pluribus.federated.server.base import Array
+from pluribus.federated.server.rule import Server
+from pluribus.federated.training import LocalTraining
 
 require("flwr.serverapp.strategy", "flower")
 
-from flwr.app import MetricRecord  # noqa: E402 - asked for by name first
+from flwr.app import ConfigRecord, MetricRecord  # noqa: E402 - asked for by name first
 
 from pluribus.federated.flower_checkpoint import Checkpointed  # noqa: E402
+from pluribus.federated.flower_offers import (  # noqa: E402
+    MESSAGE,
+    ORDERS,
+    TOLD,
+    check_rule,
+    offered,
+    orders,
+    packed,
+    server_rule,
+    unpacked,
+    with_records,
+)
 from pluribus.federated.flower_records import (  # noqa: E402
     LEFT_OUT,
-    PREFIX,
     Reply,
     checked_size,
     mean_metrics,
     open_reply,
     record_of,
-    too_long,
     tree_of,
 )
+from pluribus.federated.flower_replies import read, screen  # noqa: E402
+from pluribus.federated.flower_round import metrics_of, round_of  # noqa: E402
 from pluribus.federated.flower_state import flattened, grown, nested  # noqa: E402
 
 _LOG = logging.getLogger("flwr")
@@ -68,6 +82,8 @@ class PluribusStrategy(Checkpointed):
     grace
         Seconds to wait for the rest once ``min_train_nodes`` have answered (``min_evaluate_nodes`` when models are
         evaluated). By default a round waits for everybody until ``start``'s timeout.
+    how
+        How clients are to train, told to those that are made by `client_app`; by default that is their own affair.
     checkpoint
         A file that holds the whole state after each round, replaced in one step.
     resume
@@ -103,6 +119,7 @@ class PluribusStrategy(Checkpointed):
         max_norm: float | None = None,
         max_norm_ratio: float | None = None,
         grace: float | None = None,
+        how: LocalTraining | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
         labels_by_key: str = "label-counts",
@@ -117,7 +134,8 @@ class PluribusStrategy(Checkpointed):
                 positive("PluribusStrategy", name, bound)
         if grace is not None:
             positive("PluribusStrategy", "grace", grace, zero=True)
-        self.rule, self.grace = server_rule(rule), grace
+        self.rule, self.grace, self.how = server_rule(rule), grace, how
+        check_rule(self.rule, how)
         self.max_norm, self.max_norm_ratio = max_norm, max_norm_ratio
         self.malformed, self.labels_by_key, self.proxy, self.seed = malformed, labels_by_key, proxy, seed
         least = max(2, getattr(self.rule, "least", 1))
@@ -132,6 +150,7 @@ class PluribusStrategy(Checkpointed):
         self._nodes: dict[int, int] = {}  # position of each node that was ever seen
         self._rounds = 0
         self._asked: set[int] = set()
+        self._starts: dict[int, Tree] = {}  # the models that were sent in this round
         self._open(checkpoint, resume, f"{self.rule.name} with seed {seed}")
 
     # --- what Flower calls --------------------------------------------------------------------------------------
@@ -152,25 +171,37 @@ class PluribusStrategy(Checkpointed):
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._asked = {message.metadata.dst_node_id for message in messages}
         self._begin(tree_of(arrays, "the model to send"), self._asked | set(grid.get_node_ids()))
-        return messages
+        self._starts = {}
+        return [self._addressed(message) for message in messages]
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
+        """Sample as FedAvg does; under a rule with personal models each node is sent its own."""
+        messages = list(super().configure_evaluate(server_round, arrays, config, grid))
+        if not (isinstance(self.rule, Server) and self.rule.personal_models):
+            return messages
+        return [
+            with_records(message, {self.arrayrecord_key: self.arrays(message.metadata.dst_node_id)})
+            for message in messages
+        ]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
         """Take a step of the rule with the usable replies; the model, changed or not, and the round's metrics."""
-        params = self.state["params"]
-        good, left_out = self._read(
-            replies, lambda message: open_reply(message, params, self.weighted_by_key, self.labels_by_key)
-        )
-        updates = {node: reply.update for node, reply in good.items()}
-        for node, told in too_long(updates, self.max_norm, self.max_norm_ratio).items():
-            _LOG.warning("\t> node %d %s", node, told)
-            del good[node]
-            left_out[node] = 5
+        params: Tree = self.state["params"]
+        good, left_out = read(replies, self._opened, asked=self._asked, malformed=self.malformed)
+        screen(good, left_out, most=self.max_norm, ratio=self.max_norm_ratio, malformed=self.malformed)
         left_out |= dict.fromkeys(self._asked - good.keys() - left_out.keys(), 1)
         self._begin(params, set(good))
-        order = {self._nodes[node]: reply for node, reply in good.items()}
         number_of = list(self._nodes)
+        round = round_of(
+            {self._nodes[node]: reply for node, reply in good.items()},
+            [self._starts.get(node, params) for node in good],
+            number=self._rounds,
+            n_clients=len(self._nodes),
+            proxy=self.proxy,
+            seed=self.seed,
+        )
         try:
-            self._state = self.rule.step(self.state, self._round(order))
+            self._state = self.rule.step(self.state, round)
         except PluribusError as error:
             told = re.sub(r"\bclient (\d+)\b", lambda found: f"node {number_of[int(found[1])]}", str(error))
             raise type(error)(told) from error
@@ -180,11 +211,22 @@ class PluribusStrategy(Checkpointed):
         for node, why in sorted(left_out.items()):
             _LOG.info("\t> Left out node %d: it %s", node, LEFT_OUT[why])
         self._save()
-        return self.arrays(), self._metrics([r for node, r in good.items() if node not in left_out], left_out)
+        record, combined = MetricRecord(), [r.content for node, r in good.items() if node not in left_out]
+        if combined:
+            record = self.train_metrics_aggr_fn(combined, self.weighted_by_key)
+            record.pop(self.labels_by_key, None)
+        for name, value in metrics_of(self.state, number_of, left_out).items():
+            record[name] = value
+        return self.arrays(), record
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
         """Combine the metrics of the usable replies; None where there are none."""
-        good, _ = self._read(replies, lambda message: checked_size(message, self.weighted_by_key))
+        good, _ = read(
+            replies,
+            lambda message: checked_size(message, self.weighted_by_key),
+            asked=set(),
+            malformed=self.malformed,
+        )
         contents = [reply.content for reply in good.values()]
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
 
@@ -202,8 +244,13 @@ class PluribusStrategy(Checkpointed):
         """Rounds done, over all starts."""
         return self._rounds
 
-    def arrays(self) -> Any:
-        """The global model as it is now, an ArrayRecord: ``initial_arrays`` when a run is taken up again."""
+    def arrays(self, node: int | None = None) -> Any:
+        """The global model as it is now, an ArrayRecord: ``initial_arrays`` when a run is taken up again.
+
+        With the id of a node, the model that the rule means for it.
+        """
+        if node in self._nodes and isinstance(self.rule, Server):
+            return record_of(self.rule.model_of(self.state, self._nodes[node]))
         return record_of(self.state["params"])
 
     def state_dict(self) -> dict[str, Array]:
@@ -235,75 +282,25 @@ class PluribusStrategy(Checkpointed):
             self._state = grown(self._state, self.rule.init(params, len(self._nodes)))
         self._state = {**self._state, "params": params}
 
-    def _read(self, replies: Iterable[Any], opened: Callable[[Any], Reply]) -> tuple[dict[int, Reply], dict[int, int]]:
-        """Usable replies by node, in the order of the nodes' ids, and why others are left out."""
-        good: dict[int, Reply] = {}
-        left_out: dict[int, int] = {}
-        for message in sorted(replies, key=lambda m: m.metadata.src_node_id):
-            node = message.metadata.src_node_id
-            if message.has_error() or not message.has_content():
-                reason = message.error.reason if message.has_error() else "the reply is empty"
-                _LOG.info("\t> Error of node %d: %s", node, reason)
-                if node in self._asked or not self._asked:  # Flower tells of a lost reply under the server's own id
-                    left_out[node] = 2
-                continue
-            try:
-                if node in good:
-                    raise ContributionError(f"node {node} answered twice in one round")
-                good[node] = opened(message)
-            except PluribusError as error:
-                if self.malformed == "raise":
-                    raise
-                _LOG.warning("\t> %s", error)
-                if node not in good:
-                    left_out[node] = 3
-        return good, left_out
+    def _addressed(self, message: Any) -> Any:
+        """A message to train with what the rule tells this node."""
+        node = message.metadata.dst_node_id
+        position = self._nodes[node]
+        offer = offered(self.rule, self.state, position)
+        self._starts[node] = offer.params
+        told = orders(self.rule, self.state, position, number=self._rounds, seed=self.seed, how=self.how)
+        more = {ORDERS: ConfigRecord(told)}
+        if offer.params is not self.state["params"]:
+            more[self.arrayrecord_key] = record_of(offer.params)
+        if offer.told:
+            more[TOLD] = packed(offer.told)
+        return with_records(message, more)
 
-    def _round(self, replies: Mapping[int, Reply]) -> Round:
-        """What the rule gets, from replies by the position of their nodes."""
-        counts = [reply.label_counts for reply in replies.values()]
-        told = bool(counts) and all(counts) and len(set(map(len, counts))) == 1
-        sizes = np.array([reply.size for reply in replies.values()], dtype=np.float64)
-        return Round(
-            number=self._rounds,
-            clients=tuple(replies),
-            updates=[reply.update for reply in replies.values()],
-            sizes=sizes,
-            n_clients=len(self._nodes),
-            total_size=float(sizes.sum()),
-            label_counts=np.array(counts, dtype=np.float64) if told else None,
-            proxy=self.proxy,
-            seed=self.seed,
-        )
-
-    def _metrics(self, combined: list[Reply], left_out: Mapping[int, int]) -> Any:
-        record = MetricRecord()
-        if combined:
-            contents = [reply.content for reply in combined]
-            record = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-            record.pop(self.labels_by_key, None)
-        counted = self.state["weights"]
-        known = ~np.isnan(counted)
-        record[f"{PREFIX}status"] = int(self.state.get("status", 0))
-        if known.any():
-            record[f"{PREFIX}effective-size"] = weights.effective_size(counted[known])
-        for node, weight, has in zip(self._nodes, counted, known, strict=True):
-            if has:
-                record[f"{PREFIX}weight/{node}"] = float(weight)
-        for node, why in sorted(left_out.items()):
-            record[f"{PREFIX}left-out/{node}"] = why
-        return record
-
-
-def server_rule(rule: Any) -> ServerRule:
-    """A rule, a server rule or the text of one as a server rule."""
-    if isinstance(rule, str):
-        return parse(rule)
-    if isinstance(rule, Rule):
-        return Stateless(rule)
-    if isinstance(rule, ServerRule) and not isinstance(rule, type):
-        return rule
-    raise RuleError(
-        "PluribusStrategy takes a rule such as rules.Median(), a server rule such as server.FedAdam(), or a text such "
-        f"as 'multi_krum:f=2', not {rule!r}"
-    )
+    def _opened(self, message: Any) -> Reply:
+        """A checked reply, with what its client method sent."""
+        node, content = message.metadata.src_node_id, message.content
+        params: Tree = self.state["params"]
+        start = self._starts.get(node, params)
+        reply = open_reply(message, start, self.weighted_by_key, self.labels_by_key, beside=MESSAGE)
+        sent = unpacked(content[MESSAGE], f"node {node}") if MESSAGE in content.array_records else {}
+        return replace(reply, message=sent)
