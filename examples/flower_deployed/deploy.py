@@ -85,7 +85,8 @@ class Deployment:
 
     def supernode(self, i: int, **config: Any) -> None:
         """Start a SuperNode; ``config`` is its node config. One that is started again has the id that it had."""
-        told = {"partition-id": i, "num-partitions": self.nodes, **config}
+        memory = str(self.folder / f"node-{i}.safetensors")
+        told = {"partition-id": i, "num-partitions": self.nodes, "memory": memory, **config}
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--host", HOST]
         command += ["--port", str(self.node_ports[i]), "--root-certificates", str(self.keys / "ca.crt")]
         command += ["--auth-supernode-private-key", str(self.keys / f"node-{i}")]
@@ -94,16 +95,21 @@ class Deployment:
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a process and all that it started, at once."""
         process = self.processes.pop(name)
-        below = _below(process.pid)
-        for pid in (process.pid, *below):
+        try:
+            started = below(process.pid)  # some of them have a group of their own
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
+                os.killpg(process.pid, number)
+            process.wait()
+        for pid in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        process.wait()
 
     def close(self) -> None:
         """End everything."""
-        for name in reversed(list(self.processes)):
-            self.kill(name)
+        with contextlib.ExitStack() as stack:  # one that cannot be ended keeps none of the others
+            for name in self.processes:
+                stack.callback(self.kill, name)
 
     def __enter__(self) -> Deployment:
         return self
@@ -142,7 +148,13 @@ class Deployment:
     def _start(self, name: str, command: list[str]) -> None:
         with (self.logs / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a group, which `kill` ends as a whole
             )
 
     def _flwr(self, *arguments: str) -> Any:
@@ -178,7 +190,7 @@ def _free_ports(count: int) -> list[int]:
         return [taken.getsockname()[1] for taken in sockets]
 
 
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
     """The processes that a process started, and those that they started."""
     table = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from flwr.app import Context, Message
+from flwr.clientapp.typing import ClientAppCallable
 
-Tree = dict[str, NDArray[np.float32]]
+from pluribus.federated import flower
 
 
-def spoiled(params: Tree, faults: str, server_round: int) -> Tree:
-    """A client's model as it is sent in a round: ``"nan,shapes,huge"`` names what is wrong in rounds 1, 2 and 3.
+def spoil(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A mod: the node config ``fault="nan,shapes,huge"`` says what is wrong with what is sent in rounds 1, 2 and 3.
 
-    ``""``, and any round after the last named, is an honest one.
+    Without it, and in rounds after the last that is named, nothing is.
     """
-    named = faults.split(",")
+    reply = call_next(message, context)
+    named = str(context.node_config.get("fault", "")).split(",")
+    server_round = int(message.content["config"]["server-round"])
     fault = named[server_round - 1].strip() if server_round <= len(named) else ""
+    if not fault or reply.has_error():
+        return reply
+    params = flower.tree_of(reply.content["arrays"])
     if fault == "nan":
-        return {name: np.full_like(value, np.nan) for name, value in params.items()}
-    if fault == "shapes":
-        return {name: value[:-1] for name, value in params.items()}
-    if fault == "huge":
-        return {name: value + np.float32(1e6) for name, value in params.items()}
-    if fault:
+        spoiled = {name: np.full_like(value, np.nan) for name, value in params.items()}
+    elif fault == "shapes":
+        spoiled = {name: value[:-1] for name, value in params.items()}
+    elif fault == "huge":
+        spoiled = {name: value + np.float32(1e6) for name, value in params.items()}
+    else:
         raise ValueError(f"no fault is called {fault!r}; there are nan, shapes and huge")
-    return params
+    reply.content["arrays"] = flower.record_of(spoiled)
+    return reply

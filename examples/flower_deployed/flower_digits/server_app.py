@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from flower_digits.task import MODEL, data
 from pluribus.core.files import write_text
 from pluribus.federated import flower
+from pluribus.federated.training import LocalTraining
 
 app = ServerApp()
 
@@ -31,6 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         min_train_nodes=config["nodes"],
         grace=config["grace"],
         fraction_evaluate=0.0,  # the server has samples of its own
+        how=LocalTraining(epochs=config["epochs"], lr=config["lr"]),
         seed=config["seed"],
     )
     test = data(config["seed"]).test
@@ -48,7 +50,6 @@ def main(grid: Grid, context: Context) -> None:
         initial_arrays=flower.record_of(MODEL.init(config["seed"])),
         num_rounds=config["rounds"],
         timeout=config["round-timeout"],
-        train_config=ConfigRecord({"lr": config["lr"], "epochs": config["epochs"], "seed": config["seed"]}),
         evaluate_fn=evaluate,
     )
     if folder:

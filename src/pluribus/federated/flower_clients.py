@@ -29,6 +29,7 @@ from flwr.app import Message, MetricRecord, RecordDict  # noqa: E402 - asked for
 from flwr.clientapp import ClientApp  # noqa: E402
 
 Samples = Callable[[Any], Dataset]
+Memory = Callable[[Any], "str | Path | None"]
 
 
 def client_app(
@@ -37,7 +38,7 @@ def client_app(
     *,
     how: LocalTraining | None = None,
     method: ClientMethod | None = None,
-    memory: Callable[[Any], str | Path] | None = None,
+    memory: Memory | None = None,
     label_counts: bool = False,
     mods: Sequence[Any] = (),
 ) -> Any:
@@ -56,7 +57,7 @@ def client_app(
         What the node does with a job. By default the method of the server's rule, which the server names.
     memory
         What a method keeps between rounds (a control variate) lies in Flower's Context, which ends with the SuperNode
-        and with the run. This function of the Context names a file for it that outlives both.
+        and with the run. This function of the Context may name a file for it that outlives both.
     label_counts
         Whether to tell the server how many samples of each class there are (for FedDisco).
     mods
@@ -146,13 +147,14 @@ def _measured(model: Model, params: Tree, samples: Dataset) -> dict[str, float]:
 # --- what a method keeps --------------------------------------------------------------------------------------------
 
 
-def _remembered(context: Any, memory: Callable[[Any], str | Path] | None) -> Kept:
-    if memory is None:
+def _remembered(context: Any, memory: Memory | None) -> Kept:
+    named = memory(context) if memory else None
+    if named is None:
         return unpacked(context.state[MEMORY], "the memory") if MEMORY in context.state else {}
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    path = Path(memory(context))
+    path = Path(named)
     if not path.exists():
         return {}
     with told(path, "be read"):
@@ -163,8 +165,9 @@ def _remembered(context: Any, memory: Callable[[Any], str | Path] | None) -> Kep
         raise FileError(f"{path} holds no memory of a client: {error}; remove it to begin without") from None
 
 
-def _keep(context: Any, memory: Callable[[Any], str | Path] | None, kept: Kept) -> None:
-    if memory is None:
+def _keep(context: Any, memory: Memory | None, kept: Kept) -> None:
+    named = memory(context) if memory else None
+    if named is None:
         context.state.pop(MEMORY, None)
         if kept:
             context.state[MEMORY] = packed(kept)
@@ -172,4 +175,4 @@ def _keep(context: Any, memory: Callable[[Any], str | Path] | None, kept: Kept) 
         from safetensors.numpy import save
 
         flat = tree_of(packed(kept))
-        write_bytes(memory(context), save({name: np.asarray(value, order="C") for name, value in flat.items()}))
+        write_bytes(named, save({name: np.asarray(value, order="C") for name, value in flat.items()}))
