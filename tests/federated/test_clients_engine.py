@@ -15,7 +15,7 @@ import pytest
 from pluribus.engines import Processes
 from pluribus.engines.executor import EngineError
 from pluribus.federated.clients import worker
-from pluribus.federated.clients.base import Job, Plain
+from pluribus.federated.clients.base import Job, Plain, Report
 from pluribus.federated.clients.engine import _Sender, _Shelf, crew, train_clients
 from pluribus.federated.data import Dataset
 from pluribus.federated.models import MLP
@@ -33,6 +33,15 @@ class Counting:
         report = job.train()
         times = job.memory.get("times", np.array(0)) + 1
         return report._replace(memory={"times": times}, message={"told": job.told["bias"].sum() + job.round})
+
+
+@dataclass(frozen=True)
+class Native:
+    """Lets the model train itself."""
+
+    def train(self, job):
+        result = job.model.fit(job.params, job.dataset, job.how, job.seed)
+        return Report(result.params, result.loss, result.steps, {}, {})
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,20 @@ def test_processes_give_the_same_bits_round_after_round(wanted):
     with crew(Processes(2)) as hired:
         _equal(_rounds(hired, Counting(), _jobs()), wanted)
     assert [int(report.memory["times"]) for report in wanted] == [1] * 9 + [2] * 9 + [3] * 9
+
+
+def test_torch_in_processes_gives_the_same_bits():
+    torch = pytest.importorskip("torch", reason="torch is not installed; pip install 'pluribus[torch]'")
+    from pluribus.federated.torch_model import TorchModel
+
+    nn = torch.nn
+    wide = nn.Sequential(nn.Linear(6, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Dropout(), nn.Linear(300, 3))
+    model = TorchModel(wide, optimizer="adam", scheduler=torch.optim.lr_scheduler.ConstantLR)
+    jobs = [replace(job, model=model, params=model.init(0), how=LocalTraining(lr=0.01)) for job in _jobs(3)]
+    with crew() as here:
+        wanted = here(Native(), jobs)
+    with crew(Processes(1)) as hired:
+        _equal(hired(Native(), jobs), wanted)
 
 
 def test_an_executor_of_ones_own_gives_the_same_bits(wanted):
