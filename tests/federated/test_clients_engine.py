@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,6 +43,15 @@ class Native:
     def train(self, job):
         result = job.model.fit(job.params, job.dataset, job.how, job.seed)
         return Report(result.params, result.loss, result.steps, {}, {})
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """Takes long."""
+
+    def train(self, job):
+        time.sleep(100)
+        return job.train()
 
 
 @dataclass(frozen=True)
@@ -204,6 +214,20 @@ def test_who_dies_again_and_again_is_named(tmp_path):
         with pytest.raises(EngineError, match=r"workers died 2 times; not done are clients .*7"):
             hired(Deadly(tmp_path / "mark", client=7, always=True), jobs[5:])
         _equal(hired(Plain(), jobs[:2]), [Plain().train(job) for job in jobs[:2]])  # and it goes on
+
+
+def test_an_error_outside_ends_processes_in_the_midst_of_their_work():
+    jobs, begun = _jobs(1), time.monotonic()
+
+    def interrupted():
+        with crew(Processes(1)) as hired:
+            hired(Plain(), jobs)
+            hired._place.submit(hired._packed(Sleeping(), jobs, set()))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
+    assert time.monotonic() - begun < 60
 
 
 def test_what_jobs_raise_is_raised_the_first_first():

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import pickle
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from pluribus import engines
 from pluribus.core.errors import listing
-from pluribus.engines.executor import GUARD, EngineError, OnExecutor, Processes
-from pluribus.engines.executor import _refuse_within_import as refuse_within_import
+from pluribus.engines.executor import EngineError, OnExecutor, Processes
 from pluribus.engines.ray import OnRay
-from pluribus.federated import signals
 from pluribus.federated.clients import worker
 from pluribus.federated.clients.base import ClientMethod, Job, Report
+from pluribus.federated.clients.places import DeadError, GivenExecutor, OwnProcesses, Place, RayTasks
 from pluribus.federated.clients.worker import Failed, Missing, Parcel, Task
 
 Crew = Callable[[ClientMethod, Sequence[Job]], list[Report]]
@@ -74,12 +69,18 @@ def crew(engine: Any = None) -> Iterator[Crew]:
     if made is None or not made.remote:
         yield _here
     elif isinstance(made, Processes):
-        with contextlib.closing(_OwnProcesses(made.slots, made.retries)) as own:
+        own = OwnProcesses(made.slots, made.retries)
+        try:
             yield _Sender(own, made.slots)
+        except BaseException:  # Ctrl-C too: nobody waits for what they do any more
+            own.kill()
+            raise
+        finally:
+            own.close()
     elif isinstance(made, OnExecutor):
-        yield _Sender(_OnExecutor(made.executor), made.slots)
+        yield _Sender(GivenExecutor(made.executor), made.slots)
     elif isinstance(made, OnRay):
-        yield _Sender(_OnRay(made.ray, made.retries), made.slots)
+        yield _Sender(RayTasks(made.ray, made.retries), made.slots)
     else:
         raise EngineError(f"clients cannot train on {made!r}; give 'processes', 'ray' or an executor")
 
@@ -88,24 +89,10 @@ def _here(method: ClientMethod, jobs: Sequence[Job]) -> list[Report]:
     return [method.train(job) for job in jobs]
 
 
-class _DeadError(Exception):
-    """A worker died with the task, which may be given out again."""
-
-
-class _Place(Protocol):
-    """Where tasks go: ``submit`` gives a ticket at once, ``collect`` waits for its answer or raises `_DeadError`."""
-
-    retries: int
-
-    def submit(self, packed: bytes) -> Any: ...
-
-    def collect(self, ticket: Any) -> bytes: ...
-
-
 class _Sender:
     """A crew elsewhere: packs jobs into tasks, knows what was sent before, and puts reports in order."""
 
-    def __init__(self, place: _Place, slots: int) -> None:
+    def __init__(self, place: Place, slots: int) -> None:
         self._place, self._slots = place, slots
         self._shelf, self._sent = _Shelf(), set[str]()
 
@@ -127,7 +114,7 @@ class _Sender:
                     fresh.popleft()
                 number, ticket = under_way[0]
                 answer: worker.Answer = pickle.loads(self._place.collect(ticket))
-            except _DeadError as error:
+            except DeadError as error:
                 left = [k for k, found in enumerate(answers) if found is None]
                 if (deaths := deaths + 1) > self._place.retries:
                     clients = [str(job.client) for k in left for job in portions[k]]
@@ -191,93 +178,6 @@ class _Shelf:
         return key
 
 
-class _OwnProcesses:
-    """Local processes, made when first needed and again when one died."""
-
-    def __init__(self, slots: int, retries: int) -> None:
-        self.retries = retries
-        self._slots = slots
-        self._pool: ProcessPoolExecutor | None = None
-        self._ready: Future[None] | None = None
-        self._begun: set[BaseProcess] = set()
-
-    def submit(self, packed: bytes) -> Future[bytes]:
-        """A ticket for the task."""
-        refuse_within_import()
-        others = set(multiprocessing.active_children()) - self._begun
-        try:
-            with signals.blocked():  # processes that begin in here never hear Ctrl-C, from their first moment
-                if self._pool is None:
-                    self._pool = ProcessPoolExecutor(self._slots, multiprocessing.get_context("spawn"), _prepare)
-                    self._ready = self._pool.submit(_come)
-                return self._pool.submit(worker.work, packed)
-        except BrokenExecutor as error:
-            raise self._dead() from error
-        finally:
-            self._begun = set(multiprocessing.active_children()) - others
-
-    def collect(self, ticket: Future[bytes]) -> bytes:
-        """The answer."""
-        try:
-            return ticket.result()
-        except BrokenExecutor as error:
-            raise self._dead() from error
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _dead(self) -> Exception:
-        for process in self._begun:  # the pool sends SIGTERM, which they do not hear, and waits for them
-            process.kill()
-        self.close()
-        self._pool = None
-        if self._ready is not None and self._ready.exception() is not None:
-            return EngineError(f"worker processes ended before they could work: {GUARD}")
-        return _DeadError()
-
-
-class _OnExecutor:
-    """An executor of the caller's; what becomes of a dead worker's task is the executor's."""
-
-    retries = 0
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def submit(self, packed: bytes) -> Any:
-        """A ticket for the task."""
-        return self._executor.submit(worker.work, packed)
-
-    def collect(self, ticket: Any) -> bytes:
-        """The answer."""
-        found: bytes = ticket.result()
-        return found
-
-
-class _OnRay:
-    """Remote tasks, which Ray gives out again itself."""
-
-    retries = 0
-
-    def __init__(self, ray: Any, retries: int) -> None:
-        self._ray = ray
-        self._work = ray.remote(worker.work).options(max_retries=retries, num_cpus=1)
-
-    def submit(self, packed: bytes) -> Any:
-        """A ticket for the task."""
-        return self._work.remote(packed)
-
-    def collect(self, ticket: Any) -> bytes:
-        """The answer."""
-        try:
-            found: bytes = self._ray.get(ticket)
-        except self._ray.exceptions.WorkerCrashedError as error:
-            raise _DeadError() from error
-        return found
-
-
 def _in_order(answers: Sequence[list[Report | Failed] | None]) -> list[Report]:
     reports = []
     for found in itertools.chain.from_iterable(answer for answer in answers if answer is not None):
@@ -295,15 +195,3 @@ def _pickled(thing: Any, what: str) -> bytes:
             f"{what} cannot be sent to another process ({error}); define its functions and classes at the top of a "
             "module, or let clients train in this process"
         ) from error
-
-
-def _come() -> None:
-    """Runs when a worker has come as far as to work."""
-
-
-def _prepare() -> None:
-    """In a new process, before its first task."""
-    from pluribus.federated.workers import _end_with_parent
-
-    signals.for_the_first()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
