@@ -1,6 +1,6 @@
 """The whole federation on this machine: a SuperLink, SuperNodes and a run, as separate processes over TLS.
 
-    python deploy.py [--nodes 3] [--rounds 5] [--rule TEXT] [--folder FOLDER]
+    python deploy.py [--nodes 3] [--rounds 5] [--rule TEXT] [--folder FOLDER] [--simulation]
 
 All that is written goes into the folder: keys, logs, Flower's own files, and ``output`` with the checkpoint. Called
 again with the same folder it goes on from the checkpoint. Nothing but the loopback is used. All processes are ended
@@ -61,15 +61,20 @@ class Deployment:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # or the SuperLink installs the app's dependencies
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
             "OMP_NUM_THREADS": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
         }
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def superlink(self) -> None:
-        """Start the SuperLink, and wait until it answers. It knows its SuperNodes again by its database."""
+    def superlink(self, *, simulation: bool = False) -> None:
+        """Start the SuperLink, and wait until it answers. It knows its SuperNodes again by its database.
+
+        With ``simulation`` it makes clients itself, on Ray, and takes no SuperNodes.
+        """
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port), "--enable-supernode-auth"]
         command += ["--ssl-ca-certfile", str(self.keys / "ca.crt"), "--ssl-certfile", str(self.keys / "superlink.crt")]
         command += ["--ssl-keyfile", str(self.keys / "superlink.key"), "--database", str(self.folder / "superlink.db")]
+        command += ["--simulation"] if simulation else []
         self._start("superlink", [*command, "--disable-runtime-dependency-installation"])
         trusted = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
         with self._patience("the SuperLink to answer", "superlink") as waiting:
@@ -119,11 +124,13 @@ class Deployment:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def run(self, **config: Any) -> None:
+    def run(self, *, simulation: bool = False, **config: Any) -> None:
         """Submit the app; the log of ``run`` holds what the ServerApp says."""
         config = {"output": str(self.output), "nodes": self.nodes, **config}
         told = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
-        self._start("run", ["flwr", "run", str(APP), "loopback", "--stream", "--run-config", told])
+        clients = f"num-supernodes={self.nodes} client-resources-num-cpus=1"
+        more = ["--federation-config", clients] if simulation else []
+        self._start("run", ["flwr", "run", str(APP), "loopback", "--stream", "--run-config", told, *more])
 
     def wait(self) -> str:
         """Wait for the end of the last run; how it ended: ``finished:completed`` if all went well."""
@@ -212,19 +219,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rule", default="fedavgm:momentum=0.5")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--simulation", action="store_true", help="clients on Ray instead of SuperNodes")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM ends the processes too
     folder = given.folder or Path(tempfile.mkdtemp(prefix="flower-digits-"))
     fresh = not (folder / "superlink.db").exists()
     try:
         with Deployment(folder, given.nodes, seconds=60.0 + 30.0 * given.rounds) as here:
-            here.superlink()
-            if fresh:
+            here.superlink(simulation=given.simulation)
+            if fresh and not given.simulation:
                 here.register(*range(given.nodes))
-            for i in range(given.nodes):
+            for i in range(0 if given.simulation else given.nodes):
                 here.supernode(i)
-            here.run(rounds=given.rounds, rule=given.rule)
-            print(f"{given.nodes} SuperNodes: {here.wait()}; logs in {here.logs}")
+            here.run(simulation=given.simulation, rounds=given.rounds, rule=given.rule)
+            print(f"{given.nodes} clients: {here.wait()}; logs in {here.logs}")
             for line in here.rounds():
                 print(f"round {line['round']}: accuracy {line['accuracy']:.3f}")
     finally:

@@ -7,6 +7,7 @@ killed while it trains, the server killed between two rounds and started again.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -149,3 +150,14 @@ def test_no_process_is_left(story):
     left = subprocess.run(["ps", "-axo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     running = {int(line.split()[0]) for line in left.splitlines() if not line.split()[1].startswith("Z")}
     assert not running & set(story.pids)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'pluribus[ray]'")
+def test_the_same_app_in_flowers_simulation(example, tmp_path):
+    with example.deploy.Deployment(tmp_path, nodes=3, seconds=100.0) as here:
+        here.superlink(simulation=True)
+        here.run(simulation=True, rule="scaffold", rounds=2, grace=60.0)
+        assert here.wait() == "finished:completed"
+    accuracy = [line["accuracy"] for line in here.rounds()]
+    assert accuracy[0] < 0.3 < accuracy[1] < accuracy[2]
+    assert here.log("run").count("'pluribus/status': 0") == 2

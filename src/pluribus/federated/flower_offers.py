@@ -62,6 +62,11 @@ def check_rule(rule: ServerRule, how: LocalTraining | None) -> None:
     if not isinstance(rule, Server):
         return
     unmet = sorted(rule.needs - MEASURED)
+    if "staleness" in unmet:
+        raise RuleError(
+            f"{rule.name} steps as updates arrive, and Flower's rounds are synchronous: every update is fresh; use it "
+            "in `pluribus federate`, or take a synchronous rule with grace=, which ends a round soon after its quorum"
+        )
     if unmet:
         raise RuleError(
             f"{rule.name} needs {listing(unmet)} of its clients within a step, and a round of Flower asks each client "
@@ -152,16 +157,26 @@ def _path(name: str, label: str) -> list[str]:
     return path
 
 
-def unlike_the_rest(messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-    """Nodes whose message has other names, shapes or kinds of number than most; with as many, than the lowest id's.
+def unlike_others(messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Nodes of whose messages some tensor has another shape or kind of number than most nodes sent under that name.
 
-    What a method's message must look like only the method knows, so the clients are compared with one another.
+    What a method's message must look like only the method knows, and clients of one method may have different parts to
+    play; so the clients are compared tensor by tensor. Of as many, the one of the lowest id is right.
     """
-    looks = {node: _look(message) for node, message in messages.items()}
-    counted = Counter(looks[node] for node in sorted(looks))  # the first of equals is the most common one
-    most = counted.most_common(1)[0][0] if counted else ()
+    looks: dict[tuple[str, ...], dict[int, tuple[Any, ...]]] = {}
+    for node in sorted(messages):
+        for path, value in _leaves(messages[node], []):
+            looks.setdefault(tuple(path), {})[node] = (value.shape, value.dtype.kind)
+    return sorted({node for found in looks.values() for node in _odd(found)})
+
+
+def unlike_most(messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Nodes whose messages hold tensors of other names than those of most."""
+    leaves = {node: _leaves(messages[node], []) for node in sorted(messages)}
+    return _odd({node: tuple(sorted(tuple(path) for path, _ in found)) for node, found in leaves.items()})
+
+
+def _odd(looks: Mapping[int, Any]) -> list[int]:
+    """Nodes that do not look like most."""
+    most = Counter(looks.values()).most_common(1)[0][0] if looks else None  # the first of equals
     return [node for node, look in looks.items() if look != most]
-
-
-def _look(message: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(sorted((tuple(path), value.shape, value.dtype.kind) for path, value in _leaves(message, [])))

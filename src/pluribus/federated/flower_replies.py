@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pluribus.core.errors import ContributionError, PluribusError
-from pluribus.federated.flower_offers import unlike_the_rest
+from pluribus.core.errors import ContributionError, NonFiniteError, PluribusError
+from pluribus.federated.flower_offers import unlike_most, unlike_others
 from pluribus.federated.flower_records import Reply, too_long
 
 _LOG = logging.getLogger("flwr")
+
+CLIENT = r"\bclient (\d+)\b"
+"""How errors of rules name a client."""
 
 
 def read(
@@ -55,8 +59,9 @@ def screen(
         A message unlike the others', under ``malformed="raise"``.
     """
     messages = {node: reply.message for node, reply in good.items()}
-    for node in unlike_the_rest(messages):
-        _reject(ContributionError(f"node {node}: its message holds other tensors than those of most nodes"), malformed)
+    for node in unlike_others(messages):
+        told = f"node {node}: tensors of its message have other shapes or kinds of number than those of most nodes"
+        _reject(ContributionError(told), malformed)
         del good[node], messages[node]
         left_out[node] = 3
     updates = {node: reply.update for node, reply in good.items()}
@@ -64,6 +69,22 @@ def screen(
         _LOG.warning("\t> node %d %s", node, told)
         del good[node]
         left_out[node] = 5
+
+
+def blamed(error: Exception, good: Mapping[int, Reply], numbers: Sequence[int]) -> list[int]:
+    """Nodes because of whose replies a rule could not step, to go on without; none where it is everybody's fault.
+
+    ``numbers`` are the ids of all nodes in the order of their numbers, by which a rule's errors name clients. Where an
+    error names nobody, those are it whose message holds other tensors than those of most.
+    """
+    if isinstance(error, NonFiniteError):  # the rule was told to raise it
+        return []
+    odd = set(unlike_most({node: reply.message for node, reply in good.items()}))
+    if isinstance(error, PluribusError):
+        named = {numbers[int(found)] for found in re.findall(CLIENT, str(error)) if int(found) < len(numbers)}
+        odd = odd & named or named  # an error may also name whom somebody differs from
+    guilty = sorted(odd & good.keys())
+    return guilty if len(guilty) < len(good) else []
 
 
 def _reject(error: PluribusError, malformed: str) -> None:

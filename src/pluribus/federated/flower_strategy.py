@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from pluribus.federated.flower_records import (  # noqa: E402
     record_of,
     tree_of,
 )
-from pluribus.federated.flower_replies import read, screen  # noqa: E402
+from pluribus.federated.flower_replies import CLIENT, blamed, read, screen  # noqa: E402
 from pluribus.federated.flower_round import metrics_of, round_of  # noqa: E402
 from pluribus.federated.flower_state import flattened, grown, nested  # noqa: E402
 
@@ -192,21 +192,9 @@ class PluribusStrategy(Checkpointed):
         left_out |= dict.fromkeys(self._asked - good.keys() - left_out.keys(), 1)
         self._begin(params, set(good))
         number_of = list(self._nodes)
-        round = round_of(
-            {self._nodes[node]: reply for node, reply in good.items()},
-            [self._starts.get(node, params) for node in good],
-            number=self._rounds,
-            n_clients=len(self._nodes),
-            proxy=self.proxy,
-            seed=self.seed,
-        )
-        try:
-            self._state = self.rule.step(self.state, round)
-        except PluribusError as error:
-            told = re.sub(r"\bclient (\d+)\b", lambda found: f"node {number_of[int(found[1])]}", str(error))
-            raise type(error)(told) from error
+        self._step(good, left_out, number_of)
         self._rounds, self._asked = self._rounds + 1, set()
-        dropped = np.flatnonzero(self._state.get("dropped", ()))
+        dropped = np.flatnonzero(self.state.get("dropped", ()))
         left_out |= dict.fromkeys((number_of[i] for i in dropped), 4)
         for node, why in sorted(left_out.items()):
             _LOG.info("\t> Left out node %d: it %s", node, LEFT_OUT[why])
@@ -281,6 +269,33 @@ class PluribusStrategy(Checkpointed):
         if len(self._state["weights"]) < len(self._nodes):
             self._state = grown(self._state, self.rule.init(params, len(self._nodes)))
         self._state = {**self._state, "params": params}
+
+    def _step(self, good: dict[int, Reply], left_out: dict[int, int], number_of: Sequence[int]) -> None:
+        """The rule's step; under ``malformed="drop"`` again without those who are to blame that it could not."""
+        params: Tree = self.state["params"]
+        while True:
+            round = round_of(
+                {self._nodes[node]: reply for node, reply in good.items()},
+                [self._starts.get(node, params) for node in good],
+                number=self._rounds,
+                n_clients=len(self._nodes),
+                proxy=self.proxy,
+                seed=self.seed,
+            )
+            try:
+                self._state = self.rule.step(self.state, round)
+                return
+            except Exception as error:
+                told = re.sub(CLIENT, lambda found: f"node {number_of[int(found[1])]}", str(error))
+                guilty = blamed(error, good, number_of) if self.malformed == "drop" else []
+                if not guilty and isinstance(error, PluribusError):
+                    raise type(error)(told) from error
+                if not guilty:
+                    raise
+                _LOG.warning("\t> %s", told)
+                for node in guilty:
+                    del good[node]
+                    left_out[node] = 3
 
     def _addressed(self, message: Any) -> Any:
         """A message to train with what the rule tells this node."""
