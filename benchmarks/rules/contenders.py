@@ -93,7 +93,7 @@ def gram_rules(xs: list[Model], reference: Model) -> Timed:
             options["f"] = most(name, len(xs))
         rule = kind(**options)
         if rule.reads is Reads.GRAM:
-            given = {"reference": reference} if rule.uses_reference else {}
+            given = {"reference": reference} if rule.needs_reference else {}
             label = f"{name} (f={options['f']})" if options.get("f", len(xs) // 5) != len(xs) // 5 else name
             found[label] = lambda rule=rule, given=given: rule(xs, **given)
     return found
@@ -157,6 +157,7 @@ def with_byzfl(xs: list[Model], reference: Model) -> Timed:
             matrix
         ),
         "nnm": lambda: byzfl.Average()(byzfl.NNM(f=f)(matrix)),
+        "nnm + geometric median | 8 steps": lambda: byzfl.GeometricMedian(T=8)(byzfl.NNM(f=f)(matrix)),
         "nnm + geometric median | 3 steps": lambda: byzfl.GeometricMedian()(byzfl.NNM(f=f)(matrix)),
     }
     if math.comb(n, f) < 1000:

@@ -31,7 +31,9 @@ def run(side: str, n: int, share: int, only: list[str], kept: Path | None) -> li
     timed = SIDES[side](xs, reference)
     on_gram = set(gram_rules(xs, reference)) if side == "pluribus" else set()
     for name, function in timed.items():
-        if (only and name not in only and name != BASE) or (not only and n > 20 and name in VARIANTS):
+        if (only and name not in only and name != BASE) or (
+            side == "pluribus" and not only and n > 20 and name in VARIANTS
+        ):
             continue
         row: Row = {"side": side, "n": n, "rule": name, "share": share}
         rows.append(row)

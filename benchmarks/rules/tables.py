@@ -84,7 +84,8 @@ def verdicts(rows: list[Row]) -> list[str]:
         faster, gap = row["cpu"] / mine["cpu"], row.get("difference", 0.0)
         equal = "" if gap <= EQUAL else f", but results differ by {gap:.0e}"
         if mine.get("gram") or aim == MUCH_FASTER:
-            told.append(f"{who(row)}: {faster:.1f} x the time of ours, {reached(faster >= aim, '>=')}{aim:g}{equal}")
+            verdict = reached(faster >= aim and not equal, ">=")
+            told.append(f"{who(row)}: {faster:.1f} x the time of ours, {verdict}{aim:g}{equal}")
     over = [f"{who(row)} {row['over_base']:.2f}" for row in rows if row.get("over_base", 0.0) > LIMIT]
     count = sum("over_base" in row for row in rows)
     told.append(f"rules on the Gram matrix above {LIMIT} x the Gram matrix and the mean: {', '.join(over) or 'none'}")
