@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import os
+import sys
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +43,7 @@ __all__ = [
     "ServerApp",
     "changed",
     "context_of",
+    "example_modules",
     "failing",
     "honest",
     "identify",
@@ -57,6 +63,20 @@ def identify(monkeypatch):
     """What Flower's runtime sets before it calls a ServerApp."""
     for name in ("task_id", "run_id", "node_id"):
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+
+@contextlib.contextmanager
+def example_modules():
+    """The modules of the example, by the last part of their names."""
+    folder = str(Path(__file__).parents[2] / "examples" / "flower_deployed")
+    names = ("deploy", "certificates", "flower_digits.client_app", "flower_digits.server_app")
+    sys.path.insert(0, folder)
+    try:
+        yield SimpleNamespace(**{name.rpartition(".")[2]: importlib.import_module(name) for name in names})
+    finally:
+        sys.path.remove(folder)
+        for name in [name for name in sys.modules if name in names or name.startswith("flower_digits")]:
+            del sys.modules[name]
 
 
 def context_of(node=1, state=None, **node_config):

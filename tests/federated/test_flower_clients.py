@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -90,12 +91,16 @@ def test_every_rule_does_in_flower_what_it_does_in_the_simulation(text, tmp_path
         with pytest.raises(RuleError, match="use it in `pluribus federate`"):
             strategy(rule, **options)
         return
-    whole = strategy(rule, **options)
+    whole, first = strategy(rule, **options), tree_of(start())
     grid = Nodes(app_of(label_counts=True))
+    try:
+        expected = simulate(setup, rule, 5, rounds=3).state
+    except RuleError as refused:  # this model or so few clients
+        with pytest.raises(RuleError, match=re.escape(str(refused))):
+            whole.start(grid, start(), num_rounds=3)
+        return
     whole.start(grid, start(), num_rounds=3)
-    expected = simulate(setup, rule, 5, rounds=3).state
-    for name, value in tree_of(start()).items():
-        assert not np.array_equal(expected["params"][name], value)
+    assert any(not np.array_equal(expected["params"][name], value) for name, value in first.items())
     grid = Nodes(app_of(label_counts=True))
     for done in (1, 2, 3):
         broken = strategy(rule, checkpoint=tmp_path / "state.safetensors", resume=True, **options)

@@ -6,39 +6,27 @@ killed while it trains, the server killed between two rounds and started again.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flower_federation import context_of, identify, one_round
+from flower_federation import context_of, example_modules, identify, one_round
 
 from pluribus.federated.flower import by_node, strategy
 from pluribus.federated.flower_checkpoint import load
 from pluribus.federated.training import LocalTraining
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_deployed"
 RULE, OWNER = "fedavgm:momentum=0.5", "fedavgm:momentum=0.5 with seed 0"
 BAD, VICTIM, HONEST, STRANGER = 0, 1, 2, 3
 
 
 @pytest.fixture(scope="module")
 def example():
-    """The modules of the example."""
-    sys.path.insert(0, str(EXAMPLE))
-    names = ("deploy", "certificates", "flower_digits.client_app", "flower_digits.server_app")
-    try:
-        yield SimpleNamespace(**{name.rpartition(".")[2]: importlib.import_module(name) for name in names})
-    finally:
-        sys.path.remove(str(EXAMPLE))
-        for name in [name for name in sys.modules if name in names or name.startswith("flower_digits")]:
-            del sys.modules[name]
+    with example_modules() as found:
+        yield found
 
 
 def until(here, happened, name, seconds=100.0):
@@ -150,14 +138,3 @@ def test_no_process_is_left(story):
     left = subprocess.run(["ps", "-axo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     running = {int(line.split()[0]) for line in left.splitlines() if not line.split()[1].startswith("Z")}
     assert not running & set(story.pids)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'pluribus[ray]'")
-def test_the_same_app_in_flowers_simulation(example, tmp_path):
-    with example.deploy.Deployment(tmp_path, nodes=3, seconds=100.0) as here:
-        here.superlink(simulation=True)
-        here.run(simulation=True, rule="scaffold", rounds=2, grace=60.0)
-        assert here.wait() == "finished:completed"
-    accuracy = [line["accuracy"] for line in here.rounds()]
-    assert accuracy[0] < 0.3 < accuracy[1] < accuracy[2]
-    assert here.log("run").count("'pluribus/status': 0") == 2

@@ -170,9 +170,11 @@ class PluribusStrategy(Checkpointed):
             time.sleep(1)
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._asked = {message.metadata.dst_node_id for message in messages}
-        self._begin(tree_of(arrays, "the model to send"), self._asked | set(grid.get_node_ids()))
+        model = tree_of(arrays, "the model to send")
+        self._begin(model, self._asked | set(grid.get_node_ids()))
         self._starts = {}
-        return [self._addressed(message) for message in messages]
+        records = {id(model): arrays}  # one record for all who are sent the same model
+        return [self._addressed(message, records) for message in messages]
 
     def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
         """Sample as FedAvg does; under a rule with personal models each node is sent its own."""
@@ -297,16 +299,16 @@ class PluribusStrategy(Checkpointed):
                     del good[node]
                     left_out[node] = 3
 
-    def _addressed(self, message: Any) -> Any:
-        """A message to train with what the rule tells this node."""
+    def _addressed(self, message: Any, records: dict[int, Any]) -> Any:
+        """A message to train with what the rule sends and tells this node; ``records`` of models by their identity."""
         node = message.metadata.dst_node_id
         position = self._nodes[node]
         offer = offered(self.rule, self.state, position)
         self._starts[node] = offer.params
         told = orders(self.rule, self.state, position, number=self._rounds, seed=self.seed, how=self.how)
-        more = {ORDERS: ConfigRecord(told)}
-        if offer.params is not self.state["params"]:
-            more[self.arrayrecord_key] = record_of(offer.params)
+        if id(offer.params) not in records:
+            records[id(offer.params)] = record_of(offer.params)
+        more = {ORDERS: ConfigRecord(told), self.arrayrecord_key: records[id(offer.params)]}
         if offer.told:
             more[TOLD] = packed(offer.told)
         return with_records(message, more)
