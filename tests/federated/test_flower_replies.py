@@ -114,6 +114,11 @@ def test_nan_under_raise_names_the_node():
         one_round(PluribusStrategy("median:nonfinite=raise"), {1: honest, 2: honest, 4: SICK})
 
 
+def test_a_rule_that_was_told_to_raise_raises_also_where_malformed_replies_are_dropped():
+    with pytest.raises(NonFiniteError, match="node 4: NaN or Inf in weight"):
+        one_round(strategy("median:nonfinite=raise"), {1: honest, 2: honest, 4: SICK})
+
+
 def test_overflow_to_infinity_is_dropped_without_a_warning():
     huge = changed(weight=np.full(3, 3e38, np.float32))
     start = {**model(), "weight": np.full(3, -3e38, np.float32)}
