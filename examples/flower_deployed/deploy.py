@@ -199,10 +199,8 @@ def _free_ports(count: int) -> list[int]:
 
 def below(pid: int) -> list[int]:
     """The processes that a process started, and those that they started."""
-    table = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
-    for line in table.splitlines():
-        child, parent = map(int, line.split())
+    for child, parent in running().items():
         children.setdefault(parent, []).append(child)
     found, left = [], [pid]
     while left:
@@ -210,6 +208,21 @@ def below(pid: int) -> list[int]:
         found += new
         left += new
     return found
+
+
+def running() -> dict[int, int]:
+    """All processes of this machine that have not ended, with their parents."""
+    if Path("/proc/self/stat").exists():  # small containers have no ps
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it ended just now
+                state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+                lines.append(f"{path.parent.name} {parent} {state}")
+    else:
+        command = ["ps", "-axo", "pid=,ppid=,stat="]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    table = (line.split() for line in lines)
+    return {int(pid): int(parent) for pid, parent, state in table if not state.startswith("Z")}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,16 @@ class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
         if self._path is not None:
             save(self._path, self.state_dict(), self._belongs_to)
 
-    def start(self, grid: Any, initial_arrays: Any, num_rounds: int = 3, **options: Any) -> Any:
+    def start(
+        self,
+        grid: Any,
+        initial_arrays: Any,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: Any = None,
+        evaluate_config: Any = None,
+        evaluate_fn: Callable[[int, Any], Any] | None = None,
+    ) -> Any:
         """Flower's; after ``resume=True`` the rest of it, from the checkpoint's model and round to ``num_rounds``.
 
         Rounds keep their numbers, for clients, for ``evaluate_fn`` and in the result. A run that was done returns its
@@ -139,12 +148,12 @@ class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
             initial_arrays, self._resumed = self.arrays(), False
         if self.grace is not None:
             grid = Patient(grid, {"train": self.min_train_nodes, "evaluate": self.min_evaluate_nodes}, self.grace)
-        evaluate = options.pop("evaluate_fn", None)
+        evaluate, offset = evaluate_fn, self._offset
         if evaluate is not None:
-            offset = self._offset
-            options["evaluate_fn"] = lambda number, arrays: evaluate(number + offset, arrays)
+            evaluate_fn = lambda number, arrays: evaluate(number + offset, arrays)  # noqa: E731
+        left = max(num_rounds - offset, 0)
         try:
-            result = super().start(grid, initial_arrays, max(num_rounds - self._offset, 0), **options)
+            result = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
             found = {
                 name: {number + self._offset: record for number, record in getattr(result, name).items()}
                 for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
