@@ -127,7 +127,7 @@ class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
         if self._path is not None:
             save(self._path, self.state_dict(), self._belongs_to)
 
-    def start(
+    def start(  # noqa: PLR0917 - in Flower's order
         self,
         grid: Any,
         initial_arrays: Any,
@@ -148,14 +148,13 @@ class Checkpointed(FedAvg):  # type: ignore[misc, unused-ignore]
             initial_arrays, self._resumed = self.arrays(), False
         if self.grace is not None:
             grid = Patient(grid, {"train": self.min_train_nodes, "evaluate": self.min_evaluate_nodes}, self.grace)
-        evaluate, offset = evaluate_fn, self._offset
-        if evaluate is not None:
-            evaluate_fn = lambda number, arrays: evaluate(number + offset, arrays)  # noqa: E731
+        offset, evaluate = self._offset, evaluate_fn
+        shifted = None if evaluate is None else lambda number, arrays: evaluate(number + offset, arrays)
         left = max(num_rounds - offset, 0)
         try:
-            result = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
+            result = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, shifted)
             found = {
-                name: {number + self._offset: record for number, record in getattr(result, name).items()}
+                name: {number + offset: record for number, record in getattr(result, name).items()}
                 for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
             }
             return replace(result, arrays=result.arrays or initial_arrays, **found)
