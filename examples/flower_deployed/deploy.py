@@ -111,10 +111,16 @@ class Deployment:
                 os.kill(pid, number)
 
     def close(self) -> None:
-        """End everything."""
+        """End everything. SuperNodes may say good-bye: one that does not is refused by its SuperLink for a minute."""
+        nodes = [process for name, process in self.processes.items() if name.startswith("node-")]
         with contextlib.ExitStack() as stack:  # one that cannot be ended keeps none of the others
             for name in self.processes:
                 stack.callback(self.kill, name)
+            for process in nodes:
+                process.terminate()
+            end = time.monotonic() + 5.0
+            while time.monotonic() < end and any(process.poll() is None for process in nodes):
+                time.sleep(0.05)
 
     def __enter__(self) -> Deployment:
         return self
