@@ -8,7 +8,26 @@
 """
 
 from pluribus.federated.server.base import Objective, Offer, Round, ServerRule, State, Tree
-from pluribus.federated.server.control import Scaffold
+from pluribus.federated.server.compact import FRL, GMF, FedPara, FedParaAvg, FedSelect, Ferret, PFedPara
+from pluribus.federated.server.control import (
+    FOT,
+    QFFL,
+    AdversarialTraining,
+    Curriculum,
+    FedAMD,
+    FedBR,
+    FedDyn,
+    FedLabel,
+    FedMoSWA,
+    FedNova,
+    FedProx,
+    FedSpeed,
+    FedSWA,
+    Scaffold,
+    adversarial_samples,
+    learn_tasks,
+    project_inputs,
+)
 from pluribus.federated.server.fedau import FedAU
 from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
@@ -21,17 +40,37 @@ from pluribus.federated.server.rule import STATUS, Server, register, registered
 from pluribus.federated.server.stateless import Stateless
 
 __all__ = [
+    "FOT",
+    "FRL",
+    "GMF",
+    "QFFL",
     "STATUS",
+    "AdversarialTraining",
+    "Curriculum",
+    "FedAMD",
     "FedAU",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBR",
     "FedDisco",
+    "FedDyn",
     "FedLAW",
+    "FedLabel",
+    "FedMoSWA",
+    "FedNova",
+    "FedPara",
+    "FedParaAvg",
+    "FedProx",
+    "FedSWA",
+    "FedSelect",
+    "FedSpeed",
     "FedYogi",
+    "Ferret",
     "Objective",
     "Offer",
+    "PFedPara",
     "Personal",
     "Round",
     "Scaffold",
@@ -41,9 +80,12 @@ __all__ = [
     "State",
     "Stateless",
     "Tree",
+    "adversarial_samples",
     "disco_weights",
     "label_distances",
+    "learn_tasks",
     "parse",
+    "project_inputs",
     "register",
     "registered",
 ]
