@@ -8,7 +8,8 @@ from server_rounds import same_bits
 from pluribus.core.errors import RuleError
 from pluribus.federated import simulate
 from pluribus.federated.clients.base import Job
-from pluribus.federated.models import softmax
+from pluribus.federated.data import Dataset
+from pluribus.federated.models import Batch, Softmax, softmax
 from pluribus.federated.server import FedLabel
 from pluribus.federated.server.control.fedlabel import FedLabelClient
 from pluribus.federated.training import LocalTraining
@@ -43,6 +44,40 @@ def test_the_slope_against_differences(judge):
     unsure = np.flatnonzero(np.maximum(softmax(z).max(axis=1), everybody.max(axis=1)) <= 0.6)
     assert len(unsure)
     assert not slope[unsure].any()
+
+
+def test_steps_written_out_by_differences():
+    """Three steps on six samples of which three have labels; from the second on the two models differ."""
+    rng = np.random.default_rng(2)
+    model = Softmax(4, 3)
+    start = {"output.weight": 2 * rng.normal(size=(3, 4)), "output.bias": rng.normal(size=3)}
+    dataset = Dataset(rng.normal(size=(6, 4)), np.array([0, 1, 2, 0, 1, 2]), 3)
+    how = LocalTraining(epochs=3, batch_size=10, lr=0.5)
+    job = Job(model, start, {}, dataset, how, {}, seed=4, round=0, client=0)
+    client = FedLabelClient(0.5, 0.4, 0.7, "surer", 0)
+    known = client.known(6, 0)
+    labelled, x = Batch(dataset.x[known], dataset.y[known]), dataset.x[~known]
+    everybody = model.probabilities(start, x)
+    w = {name: value.copy() for name, value in start.items()}
+
+    def whole(tree):
+        return model.loss_and_grad(tree, labelled)[0] + loss(model.logits(tree, x), everybody, 0.4, 0.7)
+
+    for _ in range(3):
+        slopes = {}
+        for name, value in w.items():
+            slopes[name] = np.zeros_like(value)
+            for place in np.ndindex(value.shape):
+                ends = []
+                for sign in (1, -1):
+                    moved = value.copy()
+                    moved[place] += sign * 1e-6
+                    ends.append(whole(w | {name: moved}))
+                slopes[name][place] = (ends[0] - ends[1]) / 2e-6
+        w = {name: value - 0.5 * slopes[name] for name, value in w.items()}
+    for name, value in client.train(job).params.items():
+        np.testing.assert_allclose(value, w[name], rtol=1e-5, atol=1e-7)
+    assert loss(model.logits(w, x), everybody, 0.4, 0.7) != loss(model.logits(w, x), everybody, 0.4, 0.0)
 
 
 def test_where_both_models_are_one_it_is_pseudo_labelling_without_kl():
