@@ -29,7 +29,8 @@ class FOT(FedAvg):
 
     A layer's D is (out, in + 1): its weights, with its bias as the weight of an input that is always one, so that what
     the layer answers to old inputs in the span of U does not change, bias included. Layers are the matrices
-    ``*.weight`` with their ``*.bias``; all other tensors (kernels, normalisation) move as under FedAvg. Before the first task ends there is no U, and the bits are FedAvg's.
+    ``*.weight`` with their ``*.bias``; all other tensors (kernels, normalisation) move as under FedAvg. Before the
+    first task ends there is no U, and the bits are FedAvg's.
 
     A task is ended by `end_task`, with the sum over clients of what `project_inputs` gives for each: a random
     projection of its inputs, in which no sample can be seen and which a secure sum can add. `learn_tasks` runs tasks.
