@@ -33,8 +33,8 @@ class FOT(FedAvg):
     first task ends there is no U, and the bits are FedAvg's.
 
     A task is ended by `end_task`, with the sum over clients of what `project_inputs` gives for each: a random
-    projection of its inputs, in which no sample can be seen and which a secure sum can add. `learn_tasks` runs tasks.
-    The state holds a square matrix a layer.
+    projection of its inputs. By itself it shows the span of a client's inputs (of one sample, the sample); only their
+    sum is needed, so let a secure sum add them. `learn_tasks` runs tasks. The state holds a square matrix a layer.
 
     From the paper's abstract and general knowledge; the range finder is that of Halko et al. 2011. The bias as a
     weight is ours. On digits (classes 0-4, then 5-9, mlp:32, 8 rounds each, 3 seeds) FedAvg forgets the first task
