@@ -58,6 +58,8 @@ class Outcome:
         Over the active rows, shape (m,) or (k, m), where the result is linear; else None.
     mixing
         Of the pre-rules, shape (k, m), ahead of a rule of coordinates; else None.
+    shares
+        The weights that a rule of coordinates saw, shape (n,) or, behind pre-rules, (k,); else None.
     counted
         What each active contributor counted for, shape (n,), where the rule says so; or a function that finds it, where
         that takes another pass.
@@ -68,6 +70,7 @@ class Outcome:
     relation: Relation | None = None
     coefficients: Array | None = None
     mixing: Array | None = None
+    shares: Array | None = None
     counted: Array | Callable[[], Array] | None = None
 
 
@@ -144,12 +147,12 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
         return Outcome(active, results, relation, coefficients)
     if not pre:
         result = passes.coordinatewise(active, last, shares)
-        return Outcome(active, [result], relation)
+        return Outcome(active, [result], relation, shares=shares)
     passes.all_there(active, "mixtures of whole contributions")
     made = mixed(pre, relation, shares, len(active.all_rows))
     mixing = made.mixing[: len(made.shares)]
     result = passes.coordinatewise(active, last, made.shares, mixing)
-    return Outcome(active, [result], relation, mixing=mixing)
+    return Outcome(active, [result], relation, mixing=mixing, shares=made.shares)
 
 
 def _in_memory(last: CompositeRule | PointRule, active: Active, shares: Array) -> Outcome:
@@ -240,9 +243,9 @@ def counted(rule: Rule, outcome: Outcome) -> Array:
     if outcome.counted is not None:
         return outcome.counted() if callable(outcome.counted) else outcome.counted
     last = steps(rule)[1]
-    if not isinstance(last, CoordinateRule):
+    if not isinstance(last, CoordinateRule) or outcome.shares is None:
         return np.full(n, np.nan)
-    return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.mixing)
+    return passes.coordinate_shares(outcome.active, last.tile_shares, outcome.shares, outcome.mixing)
 
 
 def distances(rule: Rule, active: Active, arrays: Result) -> Array:

@@ -25,7 +25,8 @@ import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
-from pluribus.core.passes import Active, TileRule, tied_shares
+from pluribus.core.kernels.weighted import covered_shares
+from pluribus.core.passes import Active, TileRule, shares_in_order
 from pluribus.core.registry import get as get  # noqa: PLC0414 - rules find here what they need
 from pluribus.core.registry import register as register  # noqa: PLC0414 - likewise
 from pluribus.core.registry import registered as registered  # noqa: PLC0414 - likewise
@@ -214,8 +215,11 @@ class CoordinateRule(Rule):
         `pluribus.core.passes.by_kernel` where all that it does is to call the kernel.
         """
 
-    def tile_shares(self, tile: Array) -> Array | None:
-        """What each value of a tile, shape (n, T), counts for at its coordinate; None where that means nothing."""
+    def tile_shares(self, tile: Array, weights: Array) -> Array | None:
+        """What each value of a tile, shape (n, T), counts for at its coordinate; None where that means nothing.
+
+        ``weights`` are those given to `tile_rule`: of sum one, shape (n,).
+        """
         return None
 
 
@@ -223,12 +227,13 @@ class RankRule(CoordinateRule):
     """A rule that works on the sorted values at each coordinate."""
 
     @abstractmethod
-    def rank_shares(self, n: int) -> Array:
-        """What rank 0, 1, ... of n unweighted contributors counts for, shape (n,), of sum one."""
+    def levels(self, n: int) -> tuple[float, float]:
+        """Between which levels of cumulative weight the values of n contributors are averaged; twice a quantile's."""
 
-    def tile_shares(self, tile: Array) -> Array:
-        """The shares of the values' ranks; values that tie share alike."""
-        return tied_shares(tile, self.rank_shares(len(tile)))
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """How much of the weight between the levels is whose; values that tie share it by their weights."""
+        levels = self.levels(len(tile))
+        return shares_in_order(tile, weights, lambda values, held: np.asarray(covered_shares(held, *levels)))
 
 
 class PreRule(Rule):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pluribus import rules
 from pluribus.core import kernels
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels.around import weighted_around
@@ -143,6 +144,51 @@ def test_a_huge_value_blurs_no_tie(rng):
 
 
 def test_shares_of_the_nearest():
+    """The second column's -1 and 1 lie as far from 0: half of each way, and the two of 1 share alike."""
     tile = np.array([[0.0, 1.0], [1.0, 1.0], [9.0, -1.0]])
-    found = around_shares(tile, np.array([0.0, 0.0]), 2)
-    np.testing.assert_allclose(found, [[0.5, 1 / 3], [0.5, 1 / 3], [0.0, 1 / 3]])
+    found = around_shares(tile, uniform(3), np.array([0.0, 0.0]), 2)
+    np.testing.assert_allclose(found, [[0.5, 3 / 8], [0.5, 3 / 8], [0.0, 1 / 4]])
+
+
+TIED = np.array([[0.001257302210933933], [-0.0013210486329130189], [0.006404226504432821]])
+"""Under weights 1, 1, 2 the trimmed mean is the middle of the two that are farthest apart, but for rounding."""
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.NAME)
+@pytest.mark.parametrize("shift", [0.0, 0.25, -100.0, 3e5])
+@pytest.mark.parametrize("factor", [1.0, 0.1, 3.0, 1e-120, 1e120])
+def test_rounding_of_the_centre_chooses_nobody(kernel, shift, factor, monkeypatch):
+    monkeypatch.setenv("PLURIBUS_KERNELS", kernel.NAME)
+    x = (TIED + shift) * factor
+    found = rules.Phocas(1)(list(x), weights=[1, 1, 2]).value
+    expected = 0.5 * (0.75 * x[2] + 0.25 * x[0]) + 0.5 * (0.375 * x[0] + 0.625 * x[2])  # either way to break the tie
+    np.testing.assert_allclose(found, expected, rtol=1e-9 if not shift else 0, atol=1e-9 * abs(shift * factor))
+    if shift == 0 and factor == 1:
+        assert found[0] == pytest.approx(0.0047958, abs=1e-7)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.NAME)
+def test_where_some_tie_the_order_does_not_matter(kernel, monkeypatch):
+    monkeypatch.setenv("PLURIBUS_KERNELS", kernel.NAME)
+    x, weights, order = np.array([[-2.0], [-1], [-1], [0], [1], [1]]), np.array([3, 1, 3, 1, 1, 3]), [0, 2, 1, 3, 4, 5]
+    for rows, given in ((x, weights), (x[order], weights[order])):
+        assert rules.Phocas(1)(list(rows), given).value == pytest.approx(-0.5)
+
+
+def test_of_equal_weights_rounding_chooses_nobody_either(rng):
+    """Centres that are off by an ulp from the middle of two values."""
+    x = np.sort(rng.normal(size=(4, 500)), axis=0) + 10
+    middle = 0.5 * x[0] + 0.5 * x[3]
+    for centre in (middle, np.nextafter(middle, 0), np.nextafter(middle, 99)):
+        out = np.empty(500)
+        assert mean_around(list(x), uniform(4), centre, 3, out)
+        np.testing.assert_allclose(out, x[1:3].sum(axis=0) / 3 + middle / 3)
+
+
+@pytest.mark.parametrize("rule", [rules.Phocas(1), rules.Meamed(1), rules.MeanAroundMedian(2)], ids=str)
+@pytest.mark.parametrize("weights", [None, [1, 1, 1, 2]], ids=["uniform", "unequal"])
+def test_at_the_end_of_float64(rule, weights):
+    most = float(np.finfo(np.float64).max)
+    result = rule([np.array([most, -most, most])] * 3 + [np.array([-most, most, most])], weights)
+    assert np.isfinite(result.value).all()
+    assert result.weights.sum() == pytest.approx(1)

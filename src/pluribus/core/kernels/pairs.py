@@ -29,9 +29,13 @@ def _width(n: int, room: int) -> int:
 
 
 def around(
-    views: Sequence[Floats], weights: NDArray[np.float64], centre: Floats, levels: tuple[float, float], out: Floats
+    views: Sequence[Floats],
+    weights: NDArray[np.float64],
+    centre: Floats,
+    levels: tuple[float, float, float],
+    out: Floats,
 ) -> None:
-    """Write the mean around a centre of finite values; see `around.weighted_around`. ``levels``: share and slack."""
+    """Write the mean around a centre of finite values; see `around.weighted_around`. ``levels``: share, slack, near."""
     n, _, dtype = check(views, (out,))
     steps, _ = _tables(odd_even_merge_sort(n))
     addresses, _alive = _addresses(views)
@@ -80,16 +84,20 @@ def _sort(steps: Any, rows: Any, numbers: Any, width: Any) -> None:
 
 
 @jit
-def _start(values: Any, ends: Any, centre: Any, share: Any, equal: Any) -> Any:
+def _start(values: Any, ends: Any, centre: Any, levels: Any, equal: Any) -> Any:
     """Level at which the window starts, and whether two values met were as far from the centre."""
+    share, _, near = levels
     n = values.size
     level, tied, count = 0.0, False, n
+    lower, upper = np.inf, np.inf
     for i in range(n):
-        half = 0.5 * values[i]
+        half, slack = 0.5 * values[i], near * abs(values[i]) + near * abs(centre)
+        lower, upper = min(lower, centre - slack - half), min(upper, centre + slack - half)
         while count > 0:
-            middle = 0.5 * values[count - 1] + half
-            tied |= middle == centre
-            if middle < centre or (equal and middle == centre):
+            other = 0.5 * values[count - 1]
+            alike = lower <= other <= upper
+            tied |= alike
+            if other < lower or (equal and alike):
                 break
             count -= 1
         reach = (ends[count - 1] if count > 0 else 0.0) - share
@@ -101,7 +109,7 @@ def _start(values: Any, ends: Any, centre: Any, share: Any, equal: Any) -> Any:
 
 @jit
 def _window_mean(values: Any, ends: Any, low: Any, levels: Any) -> Any:
-    share, slack = levels
+    share, slack, _ = levels
     high, reached = low + share, 0.0
     total, covered, least, most = 0.0, 0.0, 0.0, 0.0
     for i in range(values.size):
@@ -136,10 +144,10 @@ def _around(addresses: Any, steps: Any, work: Any, given: Any, out: Any) -> None
                 reached += weights[numbers[i, k]]
                 ends[i] = reached
             middle = centre[start + k]
-            low, tied = _start(values, ends, middle, levels[0], False)
+            low, tied = _start(values, ends, middle, levels, False)
             mean = _window_mean(values, ends, low, levels)
             if tied:
-                high, _ = _start(values, ends, middle, levels[0], True)
+                high, _ = _start(values, ends, middle, levels, True)
                 if high != low:
                     mean = 0.5 * mean + 0.5 * _window_mean(values, ends, high, levels)
             out[start + k] = mean

@@ -191,6 +191,22 @@ def covered_mean(values: Any, weights: Any, low: float, high: float, out: Any, *
     ``xp`` is the module of all three, numpy or torch.
     """
     values = xp.asarray(values, dtype=xp.float64)
+    cover = covered_shares(weights, low, high, xp=xp)
+    mean = xp.einsum("ij,ij->j", cover, values)
+    # Rounding must not push a mean outside what it averages.
+    touched = cover > 0
+    least = xp.amin(xp.where(touched, values, xp.inf), axis=0)
+    most = xp.amax(xp.where(touched, values, -xp.inf), axis=0)
+    with np.errstate(over="ignore"):
+        out[...] = xp.clip(mean, least, most)
+    out += 0.0  # after rounding, which makes zeros too
+
+
+def covered_shares(weights: Any, low: float, high: float, *, xp: Any = np) -> Any:
+    """How much of what lies between two levels of cumulative weight is whose, shape (n, T), each column of sum one.
+
+    ``weights``, shape (n, T), are in the order in which they accumulate.
+    """
     ends = xp.cumsum(weights, axis=0)
     ends[-1] = 1.0
     starts = xp.vstack([xp.zeros_like(ends[:1]), ends[:-1]])
@@ -202,11 +218,4 @@ def covered_mean(values: Any, weights: Any, low: float, high: float, out: Any, *
     else:
         cover = xp.clip(xp.clip(ends, None, high) - xp.clip(starts, low, None), 0.0, None)
     cover /= cover.sum(axis=0)
-    mean = xp.einsum("ij,ij->j", cover, values)
-    # Rounding must not push a mean outside what it averages.
-    touched = cover > 0
-    least = xp.amin(xp.where(touched, values, xp.inf), axis=0)
-    most = xp.amax(xp.where(touched, values, -xp.inf), axis=0)
-    with np.errstate(over="ignore"):
-        out[...] = xp.clip(mean, least, most)
-    out += 0.0  # after rounding, which makes zeros too
+    return cover

@@ -26,7 +26,7 @@ from pluribus.core.passes.active import (
 )
 from pluribus.core.passes.combining import coordinatewise, stored, weighted_sums
 from pluribus.core.passes.deciding import gram, largest, norms, over_blocks
-from pluribus.core.passes.measuring import coordinate_shares, distances_to, tied_shares
+from pluribus.core.passes.measuring import coordinate_shares, distances_to, shares_in_order
 from pluribus.core.passes.running import run, single_blas
 from pluribus.core.passes.scaling import unit_of
 
@@ -49,9 +49,9 @@ __all__ = [
     "over_blocks",
     "run",
     "scan",
+    "shares_in_order",
     "single_blas",
     "stored",
-    "tied_shares",
     "unit_of",
     "weighted_sums",
 ]

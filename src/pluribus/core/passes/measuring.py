@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core import stores
+from pluribus.core import stores, weights
 from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.passes.active import Active
@@ -62,9 +62,10 @@ def _block_distances(active: Active, measured: _Measured, block: Block) -> Array
     return squares
 
 
-def coordinate_shares(
-    active: Active, tile_shares: Callable[[Array], Array | None], mixing: Array | None = None
-) -> Array:
+TileShares = Callable[[Array, Array], Array | None]  # (tile, weights) -> what each value counts for, (n, T)
+
+
+def coordinate_shares(active: Active, tile_shares: TileShares, given: Array, mixing: Array | None = None) -> Array:
     """Mean over coordinates of what each contributor's value counts for, shape (n,); NaN where that means nothing.
 
     Parameters
@@ -72,7 +73,9 @@ def coordinate_shares(
     active
         The rows.
     tile_shares
-        Gives the shares of the values of a tile, shape (n, T).
+        Gives the shares of the values of a tile, shape (n, T), under weights of sum one, shape (n,).
+    given
+        The weights of what the rule saw, shape (n,) or (k,).
     mixing
         Shape (k, m) if the rule saw M X; what a mixture counts for goes to what it was made of.
     """
@@ -82,7 +85,10 @@ def coordinate_shares(
         present = active.data.present(block.tensor, active.rows)
         rows = [active.rows[k] for k in present] if mixing is None else active.all_rows
         tile = np.stack(active.data.medium.host(active.data.views(block, rows, active.cleaned)))
-        found = tile_shares(tile if mixing is None else mixing @ tile)
+        if mixing is not None:
+            found = tile_shares(mixing @ tile, given)
+        else:
+            found = tile_shares(tile, given if len(present) == n else weights.normalise(given[present]))
         shares = np.zeros(n)
         if found is None:
             shares[:] = np.nan
@@ -99,16 +105,18 @@ def coordinate_shares(
     return total / count if count else np.full(n, 1.0 / n)
 
 
-def tied_shares(tile: Array, shares: Array) -> Array:
-    """For each column of a tile, each row's share by its rank; rows of equal value get the mean of theirs."""
+def shares_in_order(tile: Array, weights: Array, by_rank: Callable[[Array, Array], Array]) -> Array:
+    """What each value of a tile counts for, shape (n, T), where that goes by its rank; equal values share by weight.
+
+    ``by_rank`` gives the shares of the ranks, shape (n, T), from the sorted values and their weights, both (n, T).
+    """
     order = np.argsort(tile, axis=0, kind="stable")
-    values = np.take_along_axis(tile, order, axis=0)
+    values, held = np.take_along_axis(tile, order, axis=0), weights[order]
     starts = np.ones(tile.shape, dtype=bool)
     starts[1:] = values[1:] != values[:-1]
-    group = np.cumsum(starts, axis=0) - 1 + np.arange(tile.shape[1]) * len(tile)
-    sizes = np.bincount(group.ravel(), minlength=tile.size)
-    sums = np.bincount(group.ravel(), np.broadcast_to(shares[:, None], tile.shape).ravel(), minlength=tile.size)
-    ranked = (sums / np.maximum(sizes, 1))[group]
+    group = (np.cumsum(starts, axis=0) - 1 + np.arange(tile.shape[1]) * len(tile)).ravel()
+    sums = np.bincount(group, by_rank(values, held).ravel())[group]
+    sizes = np.bincount(group, held.ravel())[group]
     result = np.empty(tile.shape)
-    np.put_along_axis(result, order, ranked, axis=0)
+    np.put_along_axis(result, order, held * (sums / sizes).reshape(tile.shape), axis=0)
     return result

@@ -11,8 +11,8 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels import plain
-from pluribus.core.kernels.around import weighted_around
-from pluribus.core.passes import TileRule, tied_shares
+from pluribus.core.kernels.around import NEAR, weighted_around, window_shares
+from pluribus.core.passes import TileRule, shares_in_order
 from pluribus.core.rule import CoordinateRule
 from pluribus.core.weights import uniform
 
@@ -51,6 +51,7 @@ def mean_around(
     -----
     The nearest values are a window of the sorted ones. The window may move from rank i to i + 1 while x_(i) is farther
     off than x_(i + keep), which is then taken in its stead: n - keep choices after sorting, and no second sorting.
+    Distances that differ by some units in the last place of the values tie: so far off is a centre that was computed.
     """
     n = len(views)
     if not 1 <= keep <= n:
@@ -76,20 +77,22 @@ def window_mean(rows: list[Array], centre: Array, keep: int, out: Array, kernel:
         # Halved before they are added, so that no sum overflows.
         np.multiply(rows[i], 0.5, out=half)
         half += rows[i + keep] * 0.5
-        stopped |= half > centre
+        slack = NEAR * np.abs(rows[i], dtype=np.float64) + NEAR * np.abs(centre)
+        with np.errstate(over="ignore"):
+            stopped |= half > centre + slack
+            level = half >= centre - slack
         # x_(i) and x_(i + keep) take turns in one slot of the window; where it has stopped, who is there stays.
-        tied = half == centre
+        tied = level & ~stopped
         if tied.any():
-            np.copyto(rows[i + keep], half, where=tied & ~stopped, casting="same_kind")
+            np.copyto(rows[i + keep], half, where=tied, casting="same_kind")
         np.copyto(rows[i + keep], rows[i], where=stopped)
     kernel.middle(rows[len(rows) - keep :], 0, keep, out)
 
 
-def around_shares(tile: Array, centre: Array, keep: int) -> Array:
-    """What each value of a tile, shape (n, T), counts for among the ``keep`` nearest; values that tie share alike."""
-    shares = np.zeros(len(tile))
-    shares[:keep] = 1.0 / keep
-    return tied_shares(np.abs(tile - centre), shares)
+def around_shares(tile: Array, weights: Array, centre: Array, keep: int) -> Array:
+    """What each value of a tile, shape (n, T), counts for in `mean_around`; equal values share by weight."""
+    share = keep / len(tile)
+    return shares_in_order(tile, weights, lambda values, held: window_shares(values, held, centre, share))
 
 
 class MeanAround(CoordinateRule):
@@ -120,12 +123,11 @@ class MeanAround(CoordinateRule):
 
         return combine
 
-    def tile_shares(self, tile: Array) -> Array:
-        """Alike to the values that are averaged."""
-        n = len(tile)
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """By weight to the values that are averaged."""
         centre = np.empty(tile.shape[1])
-        self.centre().tile_rule(np.full(n, 1 / n))(plain, list(tile), centre)
-        return around_shares(tile, centre, self.kept(n))
+        self.centre().tile_rule(weights)(plain, list(tile), centre)
+        return around_shares(tile, weights, centre, self.kept(len(tile)))
 
     def breakdown_factor(self, n: int, d: int) -> float:
         """The centre lies among the honest values, and no value is kept that is farther off than all of these."""

@@ -48,10 +48,10 @@ class LogSumExp(CoordinateRule):
         """A shifted sum of exponentials."""
         return generalised.exponential(weights, float(np.clip(1 / float(self.temperature), -_STEEPEST, _STEEPEST)))
 
-    def tile_shares(self, tile: Array) -> Array:
-        """The softmax of the values: how fast the result moves with each."""
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """The weighted softmax of the values: how fast the result moves with each."""
         wide = tile.astype(np.float64)
         greatest = wide.max(axis=0) if self.temperature > 0 else wide.min(axis=0)
         with np.errstate(over="ignore"):
-            shares = np.exp((wide - greatest) / self.temperature)
+            shares = weights[:, None] * np.exp((wide - greatest) / self.temperature)
         return np.asarray(shares / shares.sum(axis=0))

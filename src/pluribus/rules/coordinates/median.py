@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import COORDINATEWISE
 from pluribus.core.passes import TileRule, by_kernel
@@ -35,11 +33,9 @@ class Median(RankRule):
             return by_kernel(lambda kernel, views, out: kernel.middle(views, (n - 1) // 2, n // 2 + 1, out))
         return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, 0.5, 0.5, out))
 
-    def rank_shares(self, n: int) -> Array:
-        """All to the middle, or half to each of two."""
-        shares = np.zeros(n)
-        shares[(n - 1) // 2 : n // 2 + 1] = 1.0
-        return shares / shares.sum()
+    def levels(self, n: int) -> tuple[float, float]:
+        """The half of the weight."""
+        return 0.5, 0.5
 
     def tolerates(self, n: int) -> int:
         """Fewer than half."""

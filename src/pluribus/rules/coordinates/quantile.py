@@ -65,12 +65,9 @@ class Quantile(RankRule):
             return near, near + 1
         return max(near - 1, 0), min(near + 1, n)
 
-    def rank_shares(self, n: int) -> Array:
-        """All to one rank, or half to each of two."""
-        low, high = self._ranks(n)
-        shares = np.zeros(n)
-        shares[low:high] = 1 / (high - low)
-        return shares
+    def levels(self, n: int) -> tuple[float, float]:
+        """The quantile."""
+        return self.q, self.q
 
     def tolerates(self, n: int) -> int:
         """As many as there are ranks beyond it, at the nearer end."""
@@ -79,6 +76,8 @@ class Quantile(RankRule):
 
 
 class _Extreme(RankRule):
+    """A rule that sees no weights but those of zero."""
+
     laws = _LAWS
 
     def _rank(self, n: int) -> int:
@@ -89,9 +88,14 @@ class _Extreme(RankRule):
         rank = self._rank(len(weights))
         return by_kernel(lambda kernel, views, out: kernel.ranks(views, [rank], [out]))
 
-    def rank_shares(self, n: int) -> Array:
-        """All to one rank."""
-        return np.eye(n)[self._rank(n)]
+    def levels(self, n: int) -> tuple[float, float]:
+        """The middle of the stretch of one rank, where all weigh alike."""
+        level = (self._rank(n) + 0.5) / n
+        return level, level
+
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """All to one rank, whatever its weight; values that tie share alike."""
+        return super().tile_shares(tile, np.full(len(tile), 1 / len(tile)))
 
 
 @register

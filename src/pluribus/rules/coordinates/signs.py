@@ -46,11 +46,12 @@ class SignMajority(CoordinateRule):
 
         return combine
 
-    def tile_shares(self, tile: Array) -> Array:
-        """Alike to those who voted with the majority; to all alike in a tie."""
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """By weight to those who voted with the majority; to all in a tie."""
         signs = np.sign(tile)
-        agree = (signs == np.sign(signs.sum(axis=0))) & (signs != 0)
-        return _alike(agree)
+        votes = weights @ signs
+        elected = np.where(np.abs(votes) > _TIE, np.sign(votes), np.nan)
+        return _by_weight((signs == elected) & (signs != 0), weights)
 
 
 @register
@@ -105,18 +106,19 @@ class SignElection(CoordinateRule):
 
         return combine
 
-    def tile_shares(self, tile: Array) -> Array:
-        """Alike to those whose values are averaged; to all alike in a tie."""
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """By weight to those whose values are averaged; to all in a tie."""
         if self.by == "mass":  # over the greatest, so that sums stay in range
             greatest = np.abs(tile).max(axis=0)
             votes = np.divide(tile, np.where(greatest > 0, greatest, 1), dtype=np.float64)
         else:
             votes = np.sign(tile)
-        agree = (np.sign(tile) == np.sign(votes.sum(axis=0))) & (tile != 0)
-        return _alike(agree)
+        above, below = weights @ np.maximum(votes, 0), weights @ np.maximum(-votes, 0)
+        elected = np.where(above > below * (1 + _TIE), 1, np.where(below > above * (1 + _TIE), -1, np.nan))
+        return _by_weight((np.sign(tile) == elected) & (tile != 0), weights)
 
 
-def _alike(chosen: Array) -> Array:
-    """Equal shares among the chosen of each column, shape (n, T); among all where none is."""
-    chosen = chosen | ~chosen.any(axis=0)
-    return np.asarray(chosen / chosen.sum(axis=0))
+def _by_weight(chosen: Array, weights: Array) -> Array:
+    """Shares in proportion to weights among the chosen of each column, shape (n, T); among all where none is."""
+    shares = (chosen | ~chosen.any(axis=0)) * weights[:, None]
+    return np.asarray(shares / shares.sum(axis=0))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.law_groups import COORDINATEWISE
@@ -53,13 +51,11 @@ class TrimmedMean(RankRule):
         self.check(n)
         if uniform(weights):
             return by_kernel(lambda kernel, views, out: kernel.middle(views, f, n - f, out))
-        return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, f / n, 1 - f / n, out))
+        return by_kernel(lambda kernel, views, out: kernel.weighted_middle(views, weights, *self.levels(n), out))
 
-    def rank_shares(self, n: int) -> Array:
-        """Alike to all that are not trimmed."""
-        shares = np.zeros(n)
-        shares[self.f : n - self.f] = 1.0
-        return shares / shares.sum()
+    def levels(self, n: int) -> tuple[float, float]:
+        """All that is not trimmed."""
+        return self.f / n, 1 - self.f / n
 
     def tolerates(self, n: int) -> int:
         """As many as it trims."""

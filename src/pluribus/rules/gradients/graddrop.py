@@ -92,14 +92,13 @@ class GradDrop(CoordinateRule):
 
         return Placed(at)
 
-    def tile_shares(self, tile: Array) -> Array:
-        """What each value counts for on average over lots, shape (n, T), when weights are equal."""
-        n = len(tile)
-        up, down = np.maximum(tile, 0.0).sum(axis=0), np.minimum(tile, 0.0).sum(axis=0)
+    def tile_shares(self, tile: Array, weights: Array) -> Array:
+        """What each value counts for on average over lots, shape (n, T)."""
+        up, down = weights @ np.maximum(tile, 0.0), weights @ np.minimum(tile, 0.0)
         size = up - down
         chance = np.divide(up, size, out=np.full(size.shape, 0.5), where=size > 0)
         kept = np.where(tile > 0, chance, np.where(tile < 0, 1.0 - chance, 0.5))
-        return np.asarray((self.leak + (1 - self.leak) * kept) * (1.0 / n if self.mean else 1.0))
+        return np.asarray((self.leak + (1 - self.leak) * kept) * self._scales(weights)[:, None])
 
     def _scales(self, weights: Array) -> Array:
         return weights if self.mean else weights * len(weights)

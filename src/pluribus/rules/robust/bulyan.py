@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import ANONYMOUS, SELECTING
-from pluribus.core.passes import TileRule
 from pluribus.core.relations import Reads, Relation
 from pluribus.core.rule import Chain, CoordinateRule, PreRule, PresetRule, chain, expect_gram, register, whole_number
-from pluribus.core.weights import uniform
-from pluribus.rules.coordinates.around import around_shares, mean_around
+from pluribus.rules.coordinates.around import MeanAround
+from pluribus.rules.coordinates.median import Median
 from pluribus.rules.robust.krum import neighbour_scores
 
 SOURCE = "El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018"
@@ -99,26 +97,16 @@ class BulyanSelection(PreRule):
 
 
 @dataclass(frozen=True)
-class _AroundMedian(CoordinateRule):
+class _AroundMedian(MeanAround):
     """Bulyan's second stage: the mean of the k - 2f of k values that are nearest to their median."""
 
     f: int
 
-    def tile_rule(self, weights: Array) -> TileRule:
-        k = len(weights)
+    def centre(self) -> CoordinateRule:
+        return Median()
 
-        def combine(kernel: Any, views: Any, out: Array) -> bool:
-            median = np.empty(len(out))
-            if uniform(weights):
-                finite = kernel.middle(views, (k - 1) // 2, k // 2 + 1, median)
-            else:
-                finite = kernel.weighted_middle(views, weights, 0.5, 0.5, median)
-            return finite and mean_around(views, weights, median, k - 2 * self.f, out, kernel=kernel)
-
-        return combine
-
-    def tile_shares(self, tile: Array) -> Array:
-        return around_shares(tile, np.median(tile, axis=0), len(tile) - 2 * self.f)
+    def kept(self, n: int) -> int:
+        return n - 2 * self.f
 
 
 @register

@@ -161,7 +161,7 @@ class ResidualReweighting(CompositeRule):
 
         kernel = select(active.values)
 
-        def confidence(tile: Array) -> Array:
+        def confidence(tile: Array, _: Array) -> Array:
             found = np.zeros(tile.shape)
             for piece in _pieces(tile.shape[1]) if len(tile) > 2 else []:
                 part, _ = line_weights(tile[:, piece], self.width, kernel)
@@ -169,7 +169,7 @@ class ResidualReweighting(CompositeRule):
             return found
 
         with np.errstate(invalid="ignore", over="ignore"):  # the second pass tells who is not finite
-            total = coordinate_shares(active, confidence)
+            total = coordinate_shares(active, confidence, np.ones(len(active.rows)))
         greatest = total.max()
         return (total / greatest) ** 2 if np.isfinite(greatest) and greatest > 0 else np.ones(len(total))
 
