@@ -180,17 +180,23 @@ def relate(reads: Reads, active: Active, *rules: Rule) -> Relation | None:
 
     If all of them declare the law of scale they decide alike on rows in another unit, and may be given one.
     """
-    counters = [spec.label for spec in active.data.specs if spec.dtype.discrete and spec.size]
-    if reads is not Reads.NOTHING and counters and not active.data.coordinates:
-        raise ContributionError(
-            f"a rule that reads {reads} has nothing to read in {listing(counters)}: integers and bools are counters or "
-            "masks, which take no part in distances; convert what is measured to floats"
-        )
+    if reads is not Reads.NOTHING:
+        refuse_unreadable(active.data, str(reads))
     if reads is Reads.NORMS:
         return passes.norms(active, scaled=any_unit(*rules))
     if reads is Reads.GRAM:
         return passes.gram(active, scaled=any_unit(*rules))
     return None
+
+
+def refuse_unreadable(data: Contributions, what: str) -> None:
+    """Raise where contributions hold counters and masks alone; ``what`` a rule reads."""
+    counters = [spec.label for spec in data.specs if spec.dtype.discrete and spec.size]
+    if counters and not data.coordinates:
+        raise ContributionError(
+            f"a rule that reads {what} has nothing to read in {listing(counters)}: integers and bools are counters or "
+            "masks, which take no part in distances; convert what is measured to floats"
+        )
 
 
 def any_unit(*rules: Rule) -> bool:

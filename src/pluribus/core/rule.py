@@ -15,6 +15,7 @@ How a rule is run is in `pluribus.core.execution`; how names and rules find each
 from __future__ import annotations
 
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ import numpy as np
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError
 from pluribus.core.kernels.weighted import covered_shares
+from pluribus.core.parameters import is_real
 from pluribus.core.passes import Active, TileRule, shares_in_order
 from pluribus.core.registry import get as get  # noqa: PLC0414 - rules find here what they need
 from pluribus.core.registry import register as register  # noqa: PLC0414 - likewise
@@ -143,7 +145,7 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         """
         from pluribus.core import execution
 
-        options = execution.Options(nonfinite, missing, integers, engine, None if out is None else Path(out))
+        options = execution.Options(nonfinite, missing, integers, engine, _path(out))
         return execution.run(self, contributions, weights, {"reference": reference, "previous": previous}, options)
 
     def __rshift__(self, then: Rule) -> Chain:
@@ -187,6 +189,16 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
         )
         return f"{type(self).__name__}({told})"
+
+
+def _path(out: Any) -> Path | None:
+    """Where a result is written, if it is."""
+    if out is None:
+        return None
+    path = os.fspath(out) if isinstance(out, os.PathLike) else out
+    if not isinstance(path, str):
+        raise RuleError(f"out must be the path of a .safetensors file, such as 'result.safetensors', not {out!r}")
+    return Path(path)
 
 
 class WeightRule(Rule):
@@ -342,6 +354,16 @@ class Chain(Rule):
         return next((step.needs_reference for step in self.steps if step.needs_reference), "")
 
     @property
+    def uses_previous(self) -> bool:  # type: ignore[override]
+        """Whether a step uses it."""
+        return any(step.uses_previous for step in self.steps)
+
+    @property
+    def of_models(self) -> bool:  # type: ignore[override]
+        """Whether a step is of models."""
+        return any(step.of_models for step in self.steps)
+
+    @property
     def takes_tensors(self) -> bool:  # type: ignore[override]
         """Whether all steps do."""
         return all(step.takes_tensors for step in self.steps)
@@ -446,7 +468,14 @@ def whole_number(rule: str, name: str, value: Any, low: int) -> None:
 
 def positive(rule: str, name: str, value: Any, *, zero: bool = False, infinite: bool = False) -> None:
     """Raise `RuleError` unless a parameter is a positive number."""
-    good = isinstance(value, (int, float, np.floating, np.integer)) and not isinstance(value, bool)
-    good = good and (value > 0 or (zero and value == 0)) and (infinite or bool(np.isfinite(value)))
-    if not good:
-        raise RuleError(f"{rule}: {name} must be a {'non-negative' if zero else 'positive'} number, not {value!r}")
+    real = is_real(value)
+    number = float(value) if real else np.nan
+    if not (number > 0 or (zero and number == 0)) or (np.isinf(number) and not infinite):
+        what = f"a {'non-negative' if zero else 'positive'} number"
+        if isinstance(value, int) and not isinstance(value, bool) and not real:
+            also = ", or float('inf')" if infinite else ""
+            raise RuleError(
+                f"{rule}: {name} must be {what} that float64 holds (below 1.8e308){also}; it has "
+                f"{value.bit_length()} bits"
+            )
+        raise RuleError(f"{rule}: {name} must be {what}, not {value!r}")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from server_rounds import a_round, model, plain
@@ -105,7 +107,68 @@ def test_measuring_can_be_left_out():
     assert not np.isnan(step(Stateless(rules.MultiKrum(f=1), measure=False), plain(DELTAS))["weights"]).any()
 
 
+def stock(models, base):
+    """Model Stock, directly."""
+    apart = models - base
+    units = apart / np.linalg.norm(apart, axis=1, keepdims=True)
+    k = len(models)
+    cosine = max((units @ units.T)[~np.eye(k, dtype=bool)].mean(), 0)
+    t = k * cosine / (1 + (k - 1) * cosine)
+    return t * models.mean(axis=0) + (1 - t) * base
+
+
+def test_a_rule_of_models_gets_models_and_the_global_one():
+    """Round after round: the base is the global model that the participants started from, not the last step."""
+    rule, deltas = Stateless(rules.ModelStock()), 1 + 0.5 * DELTAS
+    state, x = rule.init({"w": np.arange(5.0)}, 7), np.arange(5.0)
+    for number in range(3):
+        state = rule.step(state, plain(deltas + number))
+        x = stock(x + deltas + number, x)
+        np.testing.assert_allclose(state["params"]["w"], x, rtol=1e-9)
+    assert (rules.Clip(1e9) >> rules.ModelStock()).of_models
+    assert rules.mix(rules.ModelStock(), rules.Mean()).of_models
+    assert rules.per_group(rules.FedCPA()).uses_previous
+    assert rules.Weighted(rules.ModelStock()).of_models
+    assert rules.GAS(rules.ModelStock()).of_models
+    assert not rules.per_group(rules.Median()).of_models
+
+
+def quadratic(goal):
+    """Half the squared distance of the parameters to a goal, and its gradient."""
+
+    def loss(params):
+        gap = params["w"] - goal
+        return 0.5 * float(gap @ gap), {"w": gap}
+
+    return loss
+
+
+@pytest.mark.parametrize("rule", [rules.FLTrust(), rules.FedGP(), rules.FedDA()], ids=lambda r: r.name)
+def test_the_trusted_row_is_the_servers_own_update(rule):
+    goal, start, one = np.full(5, 3.0), np.ones(5), plain(DELTAS)
+    server = Stateless(rule, proxy_steps=2, proxy_lr=0.5)
+    state = server.init({"w": start}, 7)
+    with pytest.raises(RuleError, match=rf"{rule.name} learns on a small clean set .* no proxy objective; keep some"):
+        server.step(state, one)
+    state = server.step(state, replace(one, proxy=quadratic(goal)))
+    own = (1 - 0.5**2) * (goal - start)  # two steps, half of the way each
+    expected = rule(list(DELTAS), reference=own).value
+    np.testing.assert_allclose(state["params"]["w"], start + expected, rtol=1e-12)
+    assert "previous" not in state
+
+
+def test_fltrust_withstands_more_attackers_than_honest_ones():
+    deltas = np.vstack([np.full((2, 5), 0.9), np.full((5, 5), -50.0)])
+    one = replace(plain(deltas), proxy=quadratic(np.full(5, 10.0)))
+    moved = step(Stateless(rules.FLTrust()), one)["params"]["w"]
+    np.testing.assert_allclose(moved, 1.0)  # as long as the server's own step, of 0.1 * 10
+
+
 def test_bad_options():
+    with pytest.raises(RuleError, match="proxy_steps must be a whole number"):
+        Stateless(rules.FLTrust(), proxy_steps=0)
+    with pytest.raises(RuleError, match="proxy_lr must be a positive number"):
+        Stateless(rules.FLTrust(), proxy_lr=0)
     with pytest.raises(RuleError, match="takes a rule such as"):
         Stateless("median")
     with pytest.raises(RuleError, match="weighting must be one of 'uniform', 'size'"):

@@ -12,7 +12,7 @@ import numpy as np
 from pluribus.core import stores, weights
 from pluribus.core.contributions import Block, TensorSpec
 from pluribus.core.dtypes import Array, of
-from pluribus.core.errors import ContributionError
+from pluribus.core.errors import ContributionError, RuleError
 from pluribus.core.medium import NUMPY
 from pluribus.core.passes.active import Active, OutsideDomain, Placed, TileRule, outside
 from pluribus.core.passes.overflow import fits, overflows, sum_into
@@ -125,11 +125,17 @@ class _Coordinates:
             self.mixing is None or bool((self.mixing >= 0).all())
         )
 
-    def among(self, present: Sequence[int]) -> TileRule:
-        """The tile rule of those who have a tensor."""
+    def among(self, present: Sequence[int], spec: TensorSpec) -> TileRule:
+        """The tile rule of those who have a tensor; an error for too few names it."""
         if len(present) == len(self.shares):
             return self.whole
-        return self.rule.tile_rule(weights.normalise(self.shares[list(present)]))
+        try:
+            return self.rule.tile_rule(weights.normalise(self.shares[list(present)]))
+        except RuleError as error:
+            raise type(error)(
+                f"{spec.label}, which {len(present)} of {len(self.shares)} contributors have: {error}; "
+                "give it to more of them, or another rule to it by per_group"
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:  # a tile rule is a closure, and is made anew where it is needed
         return {name: value for name, value in self.__dict__.items() if name != "whole"}
@@ -142,7 +148,7 @@ def _block_coordinates(active: Active, given: _Coordinates, block: Block) -> boo
         present = active.data.present(block.tensor, active.rows) if active.data.incomplete else range(len(active.rows))
         if not present:
             raise nobody_has(spec)
-        rule, rows = given.among(present), [active.rows[k] for k in present]
+        rule, rows = given.among(present, spec), [active.rows[k] for k in present]
         views = active.data.views(block, rows, active.cleaned)
     else:
         rule = given.whole

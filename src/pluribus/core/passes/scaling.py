@@ -20,6 +20,8 @@ def unit_of(magnitude: float) -> float:
     """The power of two that brings a greatest magnitude into [1, 2), as far as float64 goes; 1 for zero."""
     if not magnitude > 0:
         return 1.0
+    if np.isinf(magnitude):  # has no exponent
+        return 2.0**_FARTHEST
     return float(2.0 ** np.clip(np.frexp(magnitude)[1] - 1, -_FARTHEST, _FARTHEST))
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.core.result import Aggregate
-from pluribus.core.rule import Chain, CoordinateRule, RankRule, Rule, positive, steps
+from pluribus.core.rule import Chain, CoordinateRule, RankRule, Rule, positive, steps, whole_number
 from pluribus.federated.server.base import Array, Round, State, Tree
+from pluribus.federated.server.proxy import objective
 from pluribus.federated.server.rule import Server, Step, contributions, local_models, mean, one_of, size_shares, told
 from pluribus.rules import Median
 
@@ -21,7 +22,9 @@ class Stateless(Server):
     A rule that uses a reference (centered clipping) gets the last round's result, kept in the state as ``previous``
     and zero before the first round. A rule of models (FedCPA) gets the participants' models instead of updates, the
     global model as its reference and, after the first round, the global model before it, which is then ``previous``;
-    its step is from the global model to its result. A round with fewer participants than the rule needs leaves the
+    its step is from the global model to its result. A rule that needs a trusted row (FLTrust, FedDA, FedGP) gets the
+    update that the server makes itself on its clean set: gradient steps on the round's proxy objective, without which
+    it is refused. A round with fewer participants than the rule needs leaves the
     model as it is; a rule that needs more than there are clients is an error at once.
 
     Rules decide by trained tensors alone. Buffers and counters are averaged with the weights that came out; where there
@@ -38,12 +41,17 @@ class Stateless(Server):
     measure
         Whether to say what each participant counted for where that takes a pass over the updates of its own (median,
         trimmed mean); without it those weights are NaN.
+    proxy_steps, proxy_lr
+        Gradient steps of the server's own update, and their length: for rules that need a trusted row. FLTrust's result
+        is never longer than that update, so take what makes it about as long as an honest client's.
     """
 
     rule: Rule
     server_lr: float = 1.0
     weighting: str = "uniform"
     measure: bool = True
+    proxy_steps: int = 1
+    proxy_lr: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +59,8 @@ class Stateless(Server):
             raise RuleError(f"Stateless takes a rule such as rules.Median(), not {self.rule!r}")
         positive("Stateless", "server_lr", self.server_lr)
         one_of(self, "weighting", ("uniform", "size"))
+        whole_number("Stateless", "proxy_steps", self.proxy_steps, 1)
+        positive("Stateless", "proxy_lr", self.proxy_lr)
 
     @property
     def name(self) -> str:
@@ -82,7 +92,7 @@ class Stateless(Server):
         """``previous``: the last result, if the rule uses one; or the last model, if it is a rule of models."""
         if self.rule.of_models:
             return {"previous": {name: params[name].copy() for name in self.parameters(params)}}
-        if not self.rule.uses_reference:
+        if not self.rule.uses_reference or self._trusting:
             return {}
         return {"previous": {name: np.zeros_like(params[name]) for name in self.parameters(params)}}
 
@@ -99,8 +109,24 @@ class Stateless(Server):
     def _of_updates(self, state: State, round: Round, given: Array | None) -> tuple[Aggregate, Tree, State]:
         """The rule's result on updates, what it moves the model by, and what is kept for the next round."""
         trained = self.parameters(state["params"])
-        result = self.rule(contributions(round, trained), given, reference=state.get("previous"))
-        return result, dict(result.value), {"previous": result.value} if self.rule.uses_reference else {}
+        reference = self._trusted(state, round) if self._trusting else state.get("previous")
+        result = self.rule(contributions(round, trained), given, reference=reference)
+        return result, dict(result.value), {"previous": result.value} if "previous" in state else {}
+
+    @property
+    def _trusting(self) -> bool:
+        """Whether the rule means nothing without a row that is no model, and so no last result either."""
+        return bool(self.rule.needs_reference) and not self.rule.of_models
+
+    def _trusted(self, state: State, round: Round) -> Tree:
+        """The server's own update."""
+        loss = objective(self.name.partition(":")[0], round)
+        start = {name: state["params"][name].astype(np.float64) for name in self.parameters(state["params"])}
+        point = dict(start)
+        for _ in range(self.proxy_steps):
+            _, gradient = loss({**state["params"], **point})
+            point = {name: value - self.proxy_lr * gradient[name] for name, value in point.items()}
+        return {name: value - start[name] for name, value in point.items()}
 
     def _of_models(self, state: State, round: Round, given: Array | None) -> tuple[Aggregate, Tree, State]:
         """The same of a rule of models."""

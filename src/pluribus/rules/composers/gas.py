@@ -93,6 +93,16 @@ class Gas(CompositeRule):
         return self.base.needs_reference
 
     @property
+    def uses_previous(self) -> bool:  # type: ignore[override]
+        """As the base rule."""
+        return self.base.uses_previous
+
+    @property
+    def of_models(self) -> bool:  # type: ignore[override]
+        """As the base rule."""
+        return self.base.of_models
+
+    @property
     def any_vectors(self) -> bool:  # type: ignore[override]
         """As the base rule."""
         return self.base.any_vectors

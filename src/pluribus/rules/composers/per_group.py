@@ -109,6 +109,16 @@ class PerGroup(CompositeRule):
         return next((rule.needs_reference for rule in self._rules if rule.needs_reference), "")
 
     @property
+    def uses_previous(self) -> bool:  # type: ignore[override]
+        """Whether one of them does."""
+        return any(rule.uses_previous for rule in self._rules)
+
+    @property
+    def of_models(self) -> bool:  # type: ignore[override]
+        """Whether one of them is."""
+        return any(rule.of_models for rule in self._rules)
+
+    @property
     def precision(self) -> float:  # type: ignore[override]
         """The coarsest of all."""
         return max(rule.precision for rule in self._rules)

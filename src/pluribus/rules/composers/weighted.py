@@ -102,6 +102,16 @@ class Weighted(CompositeRule):
         return self.rule.needs_reference
 
     @property
+    def uses_previous(self) -> bool:  # type: ignore[override]
+        """As the rule."""
+        return self.rule.uses_previous
+
+    @property
+    def of_models(self) -> bool:  # type: ignore[override]
+        """As the rule."""
+        return self.rule.of_models
+
+    @property
     def precision(self) -> float:  # type: ignore[override]
         """As the rule."""
         return self.rule.precision

@@ -36,6 +36,7 @@ class ModelStock(WeightRule):
     source = "Jang, Yun and Han, Model Stock: All We Need Is Just a Few Fine-Tuned Models, ECCV 2024"
     uses_reference = True
     needs_reference = "the base model that all were fine-tuned from"
+    of_models = True
 
     @property
     def least(self) -> int:

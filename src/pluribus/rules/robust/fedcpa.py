@@ -270,10 +270,13 @@ class FedCPA(CompositeRule):
 
     def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
         """Agreement, trust, and one weighted sum."""
-        from pluribus.core.execution import Outcome
+        from pluribus.core.execution import Outcome, refuse_unreadable
 
+        refuse_unreadable(active.data, "models")
         n = len(active.rows)
-        similar = agreements(active, self.fraction)
+        similar = (
+            agreements(active, self.fraction) if active.data.coordinates else np.zeros((n, n))
+        )  # of nothing: alike
         among = similar[:n, :n].copy()
         np.fill_diagonal(among, 1.0)  # as published; the same for all
         scores = among.mean(axis=1)
