@@ -129,7 +129,7 @@ def test_a_rule_of_models_gets_models_and_the_global_one():
     assert rules.mix(rules.ModelStock(), rules.Mean()).of_models
     assert rules.per_group(rules.FedCPA()).uses_previous
     assert rules.Weighted(rules.ModelStock()).of_models
-    assert rules.GAS(rules.ModelStock()).of_models
+    assert rules.Gas(rules.ModelStock(), f=1).of_models
     assert not rules.per_group(rules.Median()).of_models
 
 

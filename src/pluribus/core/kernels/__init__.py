@@ -4,6 +4,9 @@ Two modules offer the same functions with the same bits: `plain` (numpy alone) a
 extra).  `select` picks one; nothing imports numba before a problem is large enough to repay it.  A third, `tensors`,
 offers them for torch tensors on any device, with the same bits on the CPU; `pluribus.core.medium` picks it.
 
+One loop is apart, as its sums have an order of their own: `products`, inner products of few rows. So a Gram matrix of
+`WORTH_COMPILING` values and more may differ in its last bits with numba and without; nothing else does.
+
 The environment variable ``PLURIBUS_KERNELS`` overrides the choice: ``plain``, ``compiled`` or ``auto`` (the default).
 """
 

@@ -18,7 +18,7 @@ from pluribus.core.passes.scaling import SHORT, divided, ordinary, refuse_short,
 
 GRAM_ITEMS = NUMPY.gram_items
 LARGEST = np.finfo(np.float64).max / 1e8  # squares up to this may be added and multiplied by weights
-FEW = 96  # rows: BLAS is slower on as few, see `products`
+FEW = 96  # rows: BLAS is slower on as few, see `kernels.products`
 CANCELLED = 1e-8  # D below this share of G_ii + G_jj has lost half its digits
 
 
@@ -91,7 +91,7 @@ def _products(active: Active, views: Sequence[Any]) -> Array:
     device = active.data.device
     reached = device is None or device.type == "cpu"
     if reached and len(views) <= FEW and kernels.select(active.values).NAME == "compiled":
-        from pluribus.core.passes.products import inner_products
+        from pluribus.core.kernels.products import inner_products
 
         return inner_products(active.data.medium.host(views))
     return active.kernel.gram(views)

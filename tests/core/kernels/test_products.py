@@ -12,7 +12,7 @@ from pluribus.core.passes import Active, deciding
 
 pytest.importorskip("numba")
 
-from pluribus.core.passes.products import inner_products
+from pluribus.core.kernels.products import inner_products
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 10, 33])

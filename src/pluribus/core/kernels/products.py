@@ -3,24 +3,23 @@
 BLAS multiplies a matrix of 10 rows at a third of what the machine can do, and takes rows that were widened to float64
 before. Here rows are widened and multiplied by fours, piece by piece in the cache: twice as fast with 10 rows, alike
 with 100 (BLAS keeps pieces of many rows in the cache, and this does not). The order of the sums is the compiler's, and
-fixed: the bits depend on the processor, as BLAS's do, and on nothing else. Imports numba.
+fixed: the bits depend on the processor, as BLAS's do, and on nothing else. They are not those of `plain.gram`, which
+is why `compiled` does not offer it as its ``gram``: passes choose it (`pluribus.core.passes.deciding`). Imports numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numba
 import numpy as np
 
 from pluribus.core.dtypes import Array
-from pluribus.core.kernels.jit import pointer
+from pluribus.core.kernels.jit import pointer, reordered
 
 _PIECE = 1 << 10  # coordinates
 _TILE = 4
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def inner_products(views: Sequence[Array]) -> Array:
@@ -38,17 +37,7 @@ def inner_products(views: Sequence[Array]) -> Array:
     return np.tril(total[:n, :n]) + lower.T
 
 
-def _reordered(function: Function) -> Function:
-    """Compile without the GIL, with sums in any order; as `pluribus.core.kernels.jit.jit` otherwise."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
-    try:
-        compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # nowhere to keep it
-        compiled = numba.njit(**options)(function)
-    return cast(Function, compiled)
-
-
-@_reordered
+@reordered
 def _gram(addresses: Any, sample: Any, size: Any, rows: Any, total: Any) -> None:
     """Add products to the lower triangle, by tiles; ``rows`` beyond the views are zero."""
     for start in range(0, size, rows.shape[1]):
@@ -63,7 +52,7 @@ def _gram(addresses: Any, sample: Any, size: Any, rows: Any, total: Any) -> None
                 _tile(rows, i, j, width, total)
 
 
-@_reordered
+@reordered
 def _tile(rows: Any, i: Any, j: Any, width: Any, total: Any) -> None:
     """Add the 16 products of four rows with four: as many sums as fit the processor's registers."""
     a0, a1, a2, a3 = rows[i, :width], rows[i + 1, :width], rows[i + 2, :width], rows[i + 3, :width]
