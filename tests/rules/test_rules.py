@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 import pluribus
 from pluribus import aggregate, rules
 from pluribus.core.errors import RuleError
+from pluribus.core.relations import Gram, Norms
 
 
 @pytest.fixture
@@ -150,8 +151,29 @@ class TestCenteredClipping:
         one = rule(list(cloud), reference=cloud[0]).value
         np.testing.assert_allclose(rule(list(cloud + shift), reference=cloud[0] + shift).value, one + shift)
 
+    def test_one_step_from_zero_reads_norms_alone(self, cloud):
+        def read(rule, **given):
+            return type(rule(list(cloud), **given).relation)
+
+        one, zero = rules.CenteredClipping(radius=1.0), np.zeros(30)
+        assert (read(one), read(one, reference=zero), read(rules.CenteredClipping(1.0, 2))) == (Norms, Gram, Gram)
+        np.testing.assert_allclose(one(list(cloud)).value, one(list(cloud), reference=zero).value, rtol=1e-12)
+        np.testing.assert_allclose(
+            one(list(cloud)).influence(), one(list(cloud), reference=zero).influence(), rtol=1e-9, atol=1e-12
+        )
+
     def test_an_identical_start_is_no_division_by_zero(self):
         assert rules.CenteredClipping(radius=1.0)([np.ones(2)] * 3, reference=np.ones(2)).value.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("rule", [rules.CGE(1), rules.Clip(1.0), rules.CenteredClipping(1.0)], ids=str)
+def test_norms_of_mixtures_come_from_the_gram_matrix(cloud, rule):
+    buckets = rules.Bucketing(2)
+    made = buckets.mix(None, np.full(len(cloud), 1 / len(cloud))) @ cloud
+    shares = buckets.carry(buckets.mix(None, np.full(len(cloud), 1 / len(cloud))), np.full(len(cloud), 1 / len(cloud)))
+    np.testing.assert_allclose((buckets >> rule)(list(cloud)).value, rule(list(made), shares).value, rtol=1e-9)
+    clipped = rules.Clip(2.0) >> rule
+    assert isinstance(clipped(list(cloud)).relation, Norms), "clipping keeps norms, so they are enough"
 
 
 def test_clip_shortens_to_the_norm(cloud):

@@ -8,6 +8,7 @@ float64 and rounded when they are written.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class DType:
         return 2 if self.kind == "complex" else 1
 
 
+@lru_cache(maxsize=256)  # asked for every leaf of every contributor
 def of(dtype: Any) -> DType:
     """The `DType` of a numpy dtype, an ml_dtypes dtype or a name such as ``"bfloat16"``."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name

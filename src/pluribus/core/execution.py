@@ -140,7 +140,7 @@ def execute(rule: Rule, active: Active, shares: Array) -> Outcome:
     pre, last = steps(rule)
     if isinstance(last, (CompositeRule, PointRule)):
         return _in_memory(last, active, shares)
-    relation = relate(needed(pre, last), active, *pre, last)
+    relation = relate(needed(pre, last, active.data.extras), active, *pre, last)
     if isinstance(last, WeightRule):
         coefficients = coefficients_of(pre, last, relation, shares, len(active.all_rows))
         results = passes.weighted_sums(active, np.atleast_2d(coefficients))
@@ -169,10 +169,13 @@ def _in_memory(last: CompositeRule | PointRule, active: Active, shares: Array) -
     return replace(outcome, active=active, results=[stores.save(active.data, outcome.results[0], active.out)])
 
 
-def needed(pre: Sequence[PreRule], last: Rule) -> Reads:
-    """The dearest statistic that must be known before combining."""
-    asked = [step.reads for step in (*pre, last) if step.reads not in (Reads.COORDINATES, Reads.POINTS)]
-    return max(asked, key=list(Reads).index, default=Reads.NOTHING)
+def needed(pre: Sequence[PreRule], last: Rule, extras: Sequence[str]) -> Reads:
+    """The dearest statistic that must be known before combining, when these extra rows are given."""
+    asked = [step.reads_beside(extras) for step in (*pre, last)]
+    merged = next((k + 1 for k, step in enumerate(pre) if step.merges), len(asked))
+    asked[merged:] = [Reads.GRAM if reads is Reads.NORMS else reads for reads in asked[merged:]]
+    read = [reads for reads in asked if reads not in (Reads.COORDINATES, Reads.POINTS)]
+    return max(read, key=list(Reads).index, default=Reads.NOTHING)
 
 
 def relate(reads: Reads, active: Active, *rules: Rule) -> Relation | None:
@@ -280,9 +283,11 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
     active = outcome.active
     linear = isinstance(last, WeightRule) and not active.data.incomplete
     relation: Gram | None = None
+    asked: Relation | None = None
     if linear:
         unit = any_unit(*pre, last)
         relation = outcome.relation if isinstance(outcome.relation, Gram) else passes.gram(active, scaled=unit)
+        asked = as_read(needed(pre, last, active.data.extras), relation)  # what decides may be less than what measures
     moved = np.full(len(active.rows), np.nan)
     for k in range(len(active.rows)):
         rest = np.delete(shares, k)
@@ -291,7 +296,7 @@ def leave_one_out(rule: Rule, outcome: Outcome, shares: Array) -> Array:
         try:
             rule.check(len(rest))
             if relation is not None and isinstance(last, WeightRule):
-                read = as_read(needed(pre, last), relation.without(k))
+                read = None if asked is None else asked.without(k)
                 rows = len(active.all_rows) - 1
                 without = coefficients_of(pre, last, read, weights.normalise(rest), rows)
                 assert outcome.coefficients is not None

@@ -175,6 +175,10 @@ class Rule(ABC):  # noqa: B024 - its three kinds have the abstract methods
         """
         return x
 
+    def reads_beside(self, extras: Sequence[str]) -> Reads:
+        """The statistic that it needs when these extra rows are given: ``reads``, or less where some are missing."""
+        return self.reads
+
     def check(self, n: int) -> None:
         """Raise `RuleError` when n contributors are too few."""
         if n < self.least:
@@ -249,7 +253,16 @@ class RankRule(CoordinateRule):
 
 
 class PreRule(Rule):
-    """A rule that makes contributions from contributions. Called alone it is followed by the mean."""
+    """A rule that makes contributions from contributions. Called alone it is followed by the mean.
+
+    Class attribute
+    ---------------
+    merges
+        Whether what it makes may hold several contributions. Norms follow no such thing: a rule behind it that reads
+        norms is given the Gram matrix, which holds them.
+    """
+
+    merges: ClassVar[bool] = True
 
     @abstractmethod
     def mix(self, relation: Relation | None, weights: Array) -> Array:

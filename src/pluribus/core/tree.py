@@ -65,13 +65,14 @@ def flat(names: Sequence[str]) -> Structure:
 
 
 def _walk(value: Any, name: str, leaves: dict[str, Any]) -> Structure:
-    if isinstance(value, Mapping):
-        return _branch("mapping", list(value.items()), _mapping_maker(value), name, leaves)
-    if is_sequence(value) and not _plain_numbers(value):
-        return _branch("sequence", list(enumerate(value)), _sequence_maker(value), name, leaves)
+    if not isinstance(value, np.ndarray):  # most leaves are: to ask first is cheap, to ask for a Mapping is not
+        if isinstance(value, Mapping):
+            return _branch("mapping", list(value.items()), _mapping_maker(value), name, leaves)
+        if is_sequence(value) and not _plain_numbers(value):
+            return _branch("sequence", list(enumerate(value)), _sequence_maker(value), name, leaves)
     if name in leaves:
         raise ContributionError(f"two tensors have the name {name!r}; nested names are joined by {SEPARATOR!r}")
-    leaves[name] = _leaf(value, name)
+    leaves[name] = value if isinstance(value, np.ndarray) else _leaf(value, name)
     return Structure("leaf", name)
 
 

@@ -159,7 +159,7 @@ class Gas(CompositeRule):
         pre, last = steps(self.base)
         if isinstance(last, WeightRule):
             gram = passes.gram(group, scaled=any_unit(*pre, last))
-            read = as_read(needed(pre, last), gram)
+            read = as_read(needed(pre, last, gram.extras), gram)
             coefficients = coefficients_of(pre, last, read, shares, len(group.all_rows))
             return gram.distances_to(coefficients)[: gram.n]
         result = execute(self.base, group, shares).results[0]

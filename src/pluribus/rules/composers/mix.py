@@ -136,7 +136,7 @@ class Mix(CompositeRule):
 
         split = [steps(rule) for rule in self._parts]
         if not active.data.incomplete and all(isinstance(last, WeightRule) for _, last in split):
-            asked = [needed(pre, last) for pre, last in split]
+            asked = [needed(pre, last, active.data.extras) for pre, last in split]
             reading = [step for pre, last in split for step in (*pre, last)]
             relation = relate(max(asked, key=list(Reads).index), active, *reading)
             rows = len(active.all_rows)

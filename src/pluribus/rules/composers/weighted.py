@@ -159,7 +159,7 @@ class Weighted(CompositeRule):
         rows = np.repeat(np.arange(len(shares)), numbers)
         equal = np.full(total, 1 / total)
         if isinstance(last, WeightRule) and not active.data.incomplete:
-            relation = relate(needed(pre, last), active, *pre, last)
+            relation = relate(needed(pre, last, active.data.extras), active, *pre, last)
             extras = np.arange(len(shares), len(active.all_rows))
             mixing = np.eye(len(active.all_rows))[np.concatenate([rows, extras])]
             seen = None if relation is None else relation.mixed(mixing)

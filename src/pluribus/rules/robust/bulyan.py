@@ -57,6 +57,7 @@ class BulyanSelection(PreRule):
 
     name = "bulyan_selection"
     reads = Reads.GRAM
+    merges = False
     laws = SELECTING | {"monotone weight", "breakdown"}
     formula = "n-2f times: take Krum's choice out of the rest; those taken"
     source = SOURCE

@@ -30,6 +30,7 @@ class Clip(PreRule):
 
     name = "clip"
     reads = Reads.NORMS
+    merges = False
     laws = SYMMETRIC | {"replication", "rotation", "monotone weight"}
     formula = "x_i min(1, max_norm / |x_i|)"
     source = "Sun et al., Can You Really Backdoor Federated Learning?, 2019"
