@@ -22,6 +22,7 @@ from pluribus.federated.server.asynchronous import (
 )
 from pluribus.federated.server.base import Objective, Offer, Round, ServerRule, State, Tree
 from pluribus.federated.server.compact import FRL, GMF, FedPara, FedParaAvg, FedSelect, Ferret, PFedPara
+from pluribus.federated.server.contribution import IDA, FairBFL, FedCE, FedDA, FedGP, FedLD
 from pluribus.federated.server.control import (
     FOT,
     QFFL,
@@ -56,6 +57,7 @@ __all__ = [
     "FOT",
     "FRL",
     "GMF",
+    "IDA",
     "MIFA",
     "QFFL",
     "QSR",
@@ -66,6 +68,7 @@ __all__ = [
     "Curriculum",
     "DelayedNesterov",
     "DiLoCo",
+    "FairBFL",
     "FedAMD",
     "FedAU",
     "FedAdagrad",
@@ -75,10 +78,14 @@ __all__ = [
     "FedAvgM",
     "FedBR",
     "FedBuff",
+    "FedCE",
+    "FedDA",
     "FedDisco",
     "FedDyn",
     "FedFix",
+    "FedGP",
     "FedLAW",
+    "FedLD",
     "FedLabel",
     "FedMoSWA",
     "FedNova",
