@@ -47,9 +47,21 @@ from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
 from pluribus.federated.server.fedlaw import FedLAW
 from pluribus.federated.server.finetune import ServerFineTune
+from pluribus.federated.server.hierarchy import Hierarchy
 from pluribus.federated.server.optimisers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pluribus.federated.server.parsing import parse
 from pluribus.federated.server.per_client import Personal
+from pluribus.federated.server.personal import (
+    DAMe,
+    FedCollab,
+    FedPUB,
+    PGFed,
+    SelfFL,
+    coalition_errors,
+    coalitions,
+    label_divergences,
+    two_sample_divergences,
+)
 from pluribus.federated.server.rule import STATUS, Server, register, registered
 from pluribus.federated.server.stateless import Stateless
 
@@ -66,6 +78,7 @@ __all__ = [
     "AsyncFedED",
     "CAFed",
     "Curriculum",
+    "DAMe",
     "DelayedNesterov",
     "DiLoCo",
     "FairBFL",
@@ -79,6 +92,7 @@ __all__ = [
     "FedBR",
     "FedBuff",
     "FedCE",
+    "FedCollab",
     "FedDA",
     "FedDisco",
     "FedDyn",
@@ -89,6 +103,7 @@ __all__ = [
     "FedLabel",
     "FedMoSWA",
     "FedNova",
+    "FedPUB",
     "FedPara",
     "FedParaAvg",
     "FedProx",
@@ -98,13 +113,16 @@ __all__ = [
     "FedStale",
     "FedYogi",
     "Ferret",
+    "Hierarchy",
     "Objective",
     "Offer",
     "PFedPara",
+    "PGFed",
     "Personal",
     "Round",
     "Scaffold",
     "ScaledLocalSGD",
+    "SelfFL",
     "Server",
     "ServerFineTune",
     "ServerRule",
@@ -112,11 +130,15 @@ __all__ = [
     "Stateless",
     "Tree",
     "adversarial_samples",
+    "coalition_errors",
+    "coalitions",
     "disco_weights",
     "label_distances",
+    "label_divergences",
     "learn_tasks",
     "parse",
     "project_inputs",
     "register",
     "registered",
+    "two_sample_divergences",
 ]
