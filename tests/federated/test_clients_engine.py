@@ -112,7 +112,7 @@ def _jobs(clients=9, number=0, model=MODEL, size=30_000):
 def _equal(found, wanted):
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
-        assert pickle.dumps(_plain(one)) == pickle.dumps(_plain(other))
+        assert repr(_plain(one)) == repr(_plain(other))
 
 
 def _plain(report):

@@ -112,7 +112,7 @@ WRONG = [
     ({"partition": "dirichelt:1"}, r"; did you mean dirichlet\?$"),
     ({"attack": "sign-flip:1"}, r"; did you mean sign_flip\?$"),
     ({"participation": "cyclic:99"}, "participation: 99 groups"),
-    ({"model": "cnn"}, "model: 'cnn' is no model"),
+    ({"model": "cmn"}, "model: 'cmn' is no model"),
     ({"model": "mlp:0"}, "no model"),
     ({"attack": "sign_flip:20"}, "attack: 20 of 20 clients attack"),
     ({"attack": "flip:2"}, "attack: no attack is called"),

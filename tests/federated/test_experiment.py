@@ -13,8 +13,9 @@ import pytest
 from pluribus.federated import SettingError, config_file, experiment, folder, resolve, server, simulation
 from pluribus.federated.experiment import Watch, run
 from pluribus.federated.folder import FolderError
+from pluribus.federated.history import History
 from pluribus.federated.outputs import stems
-from pluribus.federated.simulation import History, SimulationError
+from pluribus.federated.simulation import SimulationError
 from pluribus.federated.summary import label, mean_effective, over_seeds, share_of, worst_client
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from pluribus.federated import data, server, simulate, training
+from pluribus.federated.history import History
+from pluribus.federated.measuring import accuracy_of_clients, measure
 from pluribus.federated.participation import Cyclic
 from pluribus.federated.seeding import derived
 from pluribus.federated.setup import build, fingerprint, load
-from pluribus.federated.simulation import History, SimulationError, accuracy_of_clients, advance, begin, measure
+from pluribus.federated.simulation import SimulationError, advance, begin
 
 
 def setup_of(settings, seed=0):

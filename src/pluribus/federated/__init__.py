@@ -9,15 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pluribus.federated import attacks, data, participation, partition, server, training
+    from pluribus.federated import attacks, data, participation, partition, server, shift, training
     from pluribus.federated.config import Config, Layer, resolve
     from pluribus.federated.data import Dataset
     from pluribus.federated.errors import DataError, SettingError
     from pluribus.federated.experiment import Outcome, Watch, run
+    from pluribus.federated.history import History
     from pluribus.federated.models import MLP, Batch, Model, Softmax
     from pluribus.federated.server import Round, ServerRule
     from pluribus.federated.setup import Setup, build
-    from pluribus.federated.simulation import History, Run, SimulationError, simulate
+    from pluribus.federated.simulation import Run, SimulationError, simulate
     from pluribus.federated.torch_model import TorchModel
     from pluribus.federated.training import LocalTraining
 
@@ -49,11 +50,12 @@ __all__ = [
     "resolve",
     "run",
     "server",
+    "shift",
     "simulate",
     "training",
 ]
 
-_MODULES = ("attacks", "data", "participation", "partition", "server", "training")
+_MODULES = ("attacks", "data", "participation", "partition", "server", "shift", "training")
 _PLACES = {
     "config": ("Config", "Layer", "resolve"),
     "data": ("Dataset",),
@@ -62,7 +64,8 @@ _PLACES = {
     "models": ("MLP", "Batch", "Model", "Softmax"),
     "server": ("Round", "ServerRule"),
     "setup": ("Setup", "build"),
-    "simulation": ("History", "Run", "SimulationError", "simulate"),
+    "history": ("History",),
+    "simulation": ("Run", "SimulationError", "simulate"),
     "torch_model": ("TorchModel",),
     "training": ("LocalTraining",),
 }

@@ -18,8 +18,9 @@ import numpy as np
 
 from pluribus.core.errors import FileError
 from pluribus.core.files import write_bytes
+from pluribus.federated.history import History
 from pluribus.federated.models import Array
-from pluribus.federated.simulation import History, Run
+from pluribus.federated.simulation import Run
 
 FORMAT = 2
 PARTS = ("state", "memories", "world")

@@ -74,7 +74,10 @@ class Config:
         options.text,
     )
     model: str = _setting(
-        "mlp:64", "softmax|mlp[:HIDDEN]", "logistic regression, or a network of one hidden layer", options.text
+        "mlp:64",
+        "softmax|mlp[:HIDDEN]|cnn[:CHANNELS]",
+        "logistic regression, a network of one hidden layer, or a small convolutional one (needs torch)",
+        options.text,
     )
     rules: tuple[str, ...] = _setting(
         ("fedavg", "feddisco", "fedlaw", "finetune", "median", "geometric_median", "multi_krum"),
@@ -95,7 +98,8 @@ class Config:
     attack: str = _setting(
         "sign_flip:4:3",
         "none|KIND:COUNT[:STRENGTH]",
-        "clients that attack: sign_flip, alie, ipm, gaussian, label_flip or nan, e.g. sign_flip:4",
+        "clients that attack: sign_flip, alie, ipm, gaussian, label_flip, nan, mimic, min_max, min_sum, backdoor or "
+        "free_rider, e.g. sign_flip:4",
         options.text,
         "sign_flip:4:3 of 20 clients; a fifth of others, and none of fewer than 5",
     )
@@ -205,6 +209,7 @@ def _canonical(config: Config, names: Mapping[str, str]) -> Config:
     """The same with texts in their one spelling; raises on texts that mean nothing."""
     from pluribus.federated import attacks, participation, partition
     from pluribus.federated import shift as shifts
+    from pluribus.federated.model_text import model_text, parse_model
     from pluribus.federated.world import channel, schedule, speeds
 
     def read(key: str, parse: Callable[[str], str]) -> str:
@@ -242,16 +247,6 @@ def _canonical(config: Config, names: Mapping[str, str]) -> Config:
     return config
 
 
-def parse_model(text: str) -> tuple[str, int]:
-    """``"mlp:64"`` as ``("mlp", 64)``, ``"softmax"`` as ``("softmax", 0)``."""
-    kind, colon, size = text.strip().partition(":")
-    if kind == "softmax" and not colon:
-        return "softmax", 0
-    if kind == "mlp" and (not colon or (size.isdecimal() and int(size) >= 1)):
-        return "mlp", int(size) if colon else 64
-    raise SettingError(f"{text!r} is no model; expected softmax, mlp or mlp:HIDDEN, e.g. mlp:64")
-
-
 def read_workers(value: Any, name: str = "--workers") -> int:
     """A number of processes, from a command line or a file; None is as many as there are processors."""
     from pluribus.core.diagnosis import processors
@@ -265,11 +260,6 @@ def attackers_of(config: Config) -> int:
 
     attack = attacks.parse(config.attack)
     return attack.count if attack else 0
-
-
-def model_text(kind: str, hidden: int) -> str:
-    """The text that `parse_model` reads."""
-    return f"{kind}:{hidden}" if hidden else kind
 
 
 def parse_noise(text: str) -> tuple[int, float]:

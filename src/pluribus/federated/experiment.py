@@ -21,7 +21,7 @@ from pluribus.federated.config import Config
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import SettingError
 from pluribus.federated.folder import FolderError
-from pluribus.federated.setup import Setup, build, fingerprint, load
+from pluribus.federated.setup import Setup, build, fingerprint, load, traces
 from pluribus.federated.simulation import SimulationError
 from pluribus.federated.workers import Board, Task, work
 
@@ -128,7 +128,9 @@ def run(
 
 def binding_of(settings: Config, dataset: Dataset) -> dict[str, Any]:
     """All that the bytes of the results depend on: the settings, the data, and the version of the code."""
-    return {**settings.plain(), "contents of the data": fingerprint(dataset), "pluribus": pluribus.__version__}
+    traced = {f"contents of the {key} file": mark for key, mark in traces(settings).items()}
+    told = {"contents of the data": fingerprint(dataset), "pluribus": pluribus.__version__}
+    return {**settings.plain(), **traced, **told}
 
 
 def holds_experiment(out: Path) -> bool:

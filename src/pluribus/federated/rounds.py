@@ -6,7 +6,7 @@ clients) is a tree of arrays like the rest, so that it is checkpointed and resum
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from pluribus.federated.server.base import Offer, ServerRule, State
 from pluribus.federated.server.rule import Server
 from pluribus.federated.setup import Setup
 from pluribus.federated.training import LocalTraining
+from pluribus.federated.world.availability import Trace
+from pluribus.federated.world.compression import size_of
 
 
 class Arrival(NamedTuple):
@@ -127,7 +129,7 @@ def exchange(
     schedule, n = setup.world.schedule, len(setup.clients)
     jobs = np.array(world.get("jobs", np.zeros(n, dtype=np.int64)))
     began = float(world.get("time", 0.0))
-    here = setup.participation.participants(number, seed).tolist()
+    here = _there(setup, number, seed, began).tolist()
     in_flight = {int(i): _unpacked(int(i), tree) for i, tree in world.get("flights", {}).items()}
     if not schedule.flow:
         flights = desk.work(here, jobs, began)
@@ -150,6 +152,14 @@ def exchange(
     arrivals = [flight.arrival for flight in came]
     up = sum(flight.bytes for flight in came)
     return Exchange(arrivals, sorted(desk.asked), time, up, desk.down, after, kept)
+
+
+def _there(setup: Setup, number: int, seed: int, time: float) -> Array:
+    """Who takes part in a round; where a trace tells seconds, who is there on the clock."""
+    participation = setup.participation
+    if isinstance(participation, Trace) and participation.timed:
+        return participation.at(time)
+    return participation.participants(number, seed)
 
 
 def _cohort(setup: Setup, flights: list[Flight], began: float) -> tuple[list[Flight], float]:
@@ -219,11 +229,6 @@ def difference(report: Report, start: Tree) -> Tree:
         name: value if value.dtype.kind == "b" else np.subtract(value, start[name], out=None if shared else value)
         for name, value in report.params.items()
     }
-
-
-def size_of(tree: Mapping[str, Any]) -> int:
-    """Bytes of all arrays of a tree."""
-    return sum(size_of(value) if isinstance(value, Mapping) else np.asarray(value).nbytes for value in tree.values())
 
 
 # --- flights as trees of arrays -------------------------------------------------------------------------------------

@@ -14,15 +14,17 @@ from pluribus.federated import attacks, data, participation, partition
 from pluribus.federated import shift as shifts
 from pluribus.federated.attacks import Attack
 from pluribus.federated.clients.base import ClientMethod, Job, Report
-from pluribus.federated.config import BUILT_IN, Config, parse_model, parse_noise
+from pluribus.federated.config import BUILT_IN, Config, parse_noise
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import DataError
-from pluribus.federated.models import MLP, Batch, Model, Softmax, Tree
+from pluribus.federated.model_text import make_model
+from pluribus.federated.models import Batch, Model, Tree
 from pluribus.federated.participation import Participation
 from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.base import Objective
 from pluribus.federated.training import LocalTraining
 from pluribus.federated.world import channel, schedule, speeds
+from pluribus.federated.world.availability import Trace
 from pluribus.federated.world.base import World
 from pluribus.federated.world.dropouts import Dropouts
 
@@ -52,7 +54,7 @@ class Setup:
     world
         Speeds, losses, channel, and when the server steps.
     tests
-        Test samples of each client's own kind, N data sets, or None: all clients' are of one kind, ``test``.
+        ``tests(client)``, test samples of the client's own kind, or None: all clients' are of one kind, ``test``.
     engine
         Where jobs are done: ``run(method, jobs) -> reports``; None: here, one after another.
     class_names
@@ -70,7 +72,7 @@ class Setup:
     attackers: tuple[int, ...] = ()
     noisy: tuple[int, ...] = ()
     world: World = field(default_factory=World)
-    tests: tuple[Dataset, ...] | None = None
+    tests: Callable[[int], Dataset] | None = None
     engine: Callable[[ClientMethod, Sequence[Job]], list[Report]] | None = None
 
     def run_jobs(self, method: ClientMethod, jobs: Sequence[Job]) -> list[Report]:
@@ -120,6 +122,15 @@ def fingerprint(dataset: Dataset) -> str:
     return told.hexdigest()
 
 
+def traces(config: Config) -> dict[str, str]:
+    """Digests of the files that ``participation`` and ``speeds`` name, by setting: they belong to the results."""
+    found = {
+        "participation": participation.parse(config.participation, [[1.0, 1.0]] * config.clients, 0),
+        "speeds": speeds.parse(config.speeds, config.clients),
+    }
+    return {key: value.digest for key, value in found.items() if isinstance(value, (Trace, speeds.Trace))}
+
+
 def build(config: Config, dataset: Dataset, seed: int) -> Setup:
     """The federation of one seed: its own split, partition, participation, attackers and noisy clients.
 
@@ -140,9 +151,10 @@ def build(config: Config, dataset: Dataset, seed: int) -> Setup:
     noisy = sorted(generator(seed, "setup.noisy").permutation(config.clients)[:count].tolist())
     shift = shifts.parse(config.shift)
     test = replace(split.test, x=split.test.x.astype(DTYPE))
-    clients = []
+    clients, true_counts = [], []
     for i, indices in enumerate(shared.indices):
         own = shift.apply(train.take(indices), i, seed)
+        true_counts.append(own.counts)
         if i in noisy:
             mixed = data.noisy_labels(own.y, fraction, own.n_classes, derived(seed, "setup.noise", i))
             own = own.with_labels(mixed)
@@ -154,8 +166,8 @@ def build(config: Config, dataset: Dataset, seed: int) -> Setup:
         training=LocalTraining(config.epochs, config.batch_size, config.lr, config.momentum, config.proximal),
         clients=tuple(clients),
         test=test,
-        participation=participation.parse(config.participation, shared.counts, seed),
-        true_counts=shared.counts,
+        participation=participation.parse(config.participation, np.stack(true_counts), seed),
+        true_counts=np.stack(true_counts),
         proxy=replace(split.proxy, x=split.proxy.x.astype(DTYPE)) if config.proxy else None,
         attack=attack,
         attackers=tuple(attackers),
@@ -166,14 +178,9 @@ def build(config: Config, dataset: Dataset, seed: int) -> Setup:
             Dropouts(config.dropout) if config.dropout else None,
             None if (way := channel.parse(config.channel)).plain else way,
         ),
-        tests=tuple(shift.apply(test, i, seed, part=1) for i in range(config.clients))
-        if shift.kind != "none"
-        else None,
+        tests=(lambda client: shift.apply(test, client, seed, part=1)) if shift.kind != "none" else None,
     )
 
 
 def _model(config: Config, dataset: Dataset) -> Model:
-    kind, hidden = parse_model(config.model)
-    if kind == "softmax":
-        return Softmax(dataset.n_features, dataset.n_classes, dtype=DTYPE)
-    return MLP(dataset.n_features, hidden, dataset.n_classes, dtype=DTYPE)
+    return make_model(config.model, dataset, DTYPE)

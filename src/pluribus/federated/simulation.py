@@ -6,8 +6,8 @@ checkpoint goes on exactly as one that was never broken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 import pluribus
 from pluribus.core import weights
 from pluribus.core.errors import NonFiniteError, PluribusError
-from pluribus.federated.data import Dataset
-from pluribus.federated.models import Array, Model, Tree
+from pluribus.federated.attacks import Scene, defence_of
+from pluribus.federated.history import History
+from pluribus.federated.measuring import measure, measure_round
+from pluribus.federated.models import Tree
 from pluribus.federated.rounds import Exchange, exchange
 from pluribus.federated.seeding import derived
 from pluribus.federated.server.base import Round, ServerRule, State
@@ -28,95 +30,6 @@ Floats = NDArray[np.float64]
 
 class SimulationError(PluribusError):
     """A run that could not go on; the message names the round."""
-
-
-@dataclass(frozen=True, eq=False)
-class History:
-    """What happened, in arrays of a fixed size that are filled round by round.
-
-    Attributes
-    ----------
-    accuracy, loss
-        Of the global model on the test samples after each round, (R,); the loss is the mean ``-log p(label)``.
-        NaN where it was not measured. Under a rule with personal models: the mean over the clients of the accuracy as
-        in ``client_accuracy`` and of the loss on the test samples, each of the client's own model.
-    train_loss
-        Mean over the round's participants of their loss while they trained, (R,).
-    effective
-        Effective number of clients, ``(sum |w|)^2 / sum w^2`` of the weights, (R,); NaN where nobody counted.
-    weights
-        What each client counted for, (R, N); NaN for those absent or left out.
-    present
-        Who took part, (R, N).
-    time
-        Simulated seconds from the start to the server's step, (R,).
-    bytes_up, bytes_down
-        Bytes that reached the server, and that it sent, up to and with each round, (R,).
-    staleness
-        Mean number of server steps between the model a participant started from and the step it took part in, (R,);
-        NaN where nobody came.
-    status
-        What the server did in each round, (R,): an index into `pluribus.federated.server.rule.STATUS`, where 0 is
-        a step and all else leaves the model as it was; -1 before the round.
-    client_accuracy
-        After the last round, (N,): the accuracy to expect on fresh samples of a client's own kind, that is
-        ``sum_c p_c a_c`` with its true shares ``p`` of the classes and the accuracy ``a`` of each class on the
-        test samples (of its own kind, where clients' samples differ in kind). Classes without test samples are left
-        out. A client with a model of its own is measured with that.
-    gram, squared_distances
-        Of the last round's updates as the server got them, (N, N); NaN for clients that were absent or sent NaN.
-    """
-
-    accuracy: Floats
-    loss: Floats
-    train_loss: Floats
-    effective: Floats
-    time: Floats
-    bytes_up: Floats
-    bytes_down: Floats
-    staleness: Floats
-    weights: Floats
-    present: NDArray[np.bool_]
-    status: NDArray[np.int64]
-    client_accuracy: Floats
-    gram: Floats
-    squared_distances: Floats
-
-    @classmethod
-    def empty(cls, rounds: int, clients: int) -> History:
-        """Of so many rounds, none of which has happened."""
-
-        def missing(*shape: int) -> Floats:
-            return np.full(shape, np.nan)
-
-        return cls(
-            accuracy=missing(rounds),
-            loss=missing(rounds),
-            train_loss=missing(rounds),
-            effective=missing(rounds),
-            time=missing(rounds),
-            bytes_up=missing(rounds),
-            bytes_down=missing(rounds),
-            staleness=missing(rounds),
-            weights=missing(rounds, clients),
-            present=np.zeros((rounds, clients), dtype=np.bool_),
-            status=np.full(rounds, -1),
-            client_accuracy=missing(clients),
-            gram=missing(clients, clients),
-            squared_distances=missing(clients, clients),
-        )
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds it has room for."""
-        return len(self.accuracy)
-
-    @property
-    def cosines(self) -> Floats:
-        """Cosines of the last round's updates, (N, N); NaN as in ``gram``, 0 for a zero update."""
-        norms = np.sqrt(np.diag(self.gram))
-        safe = np.where(norms > 0, norms, 1.0)
-        return np.asarray(np.clip(self.gram / safe[:, None] / safe[None, :], -1.0, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +67,9 @@ def advance(setup: Setup, rule: ServerRule, seed: int, run: Run, eval_every: int
     came = exchange(setup, rule, seed, number, state=run.state, world=run.world, memories=run.memories)
     arrivals = came.arrivals
     present = np.array([arrival.client for arrival in arrivals], dtype=np.int64)
-    updates = _attacked(setup, [arrival.update for arrival in arrivals], present, seed, number)
-    state = rule.step(run.state, _round(setup, rule, seed, number, came, updates=updates))
+    told = _round(setup, rule, seed, number, came)
+    updates, attack = _attacked(setup, rule, run, told, [arrival.update for arrival in arrivals])
+    state = rule.step(run.state, replace(told, updates=updates))
     if arrivals:
         history.train_loss[number] = np.mean([arrival.loss for arrival in arrivals])
         history.staleness[number] = np.mean([number - arrival.version for arrival in arrivals])
@@ -169,10 +83,11 @@ def advance(setup: Setup, rule: ServerRule, seed: int, run: Run, eval_every: int
     history.effective[number] = weights.effective_size(counted) if counted.any() else np.nan
     last = number + 1 == history.rounds
     if last or (number + 1) % eval_every == 0:
-        _measure(setup, rule, state, history, number)
+        measure_round(setup, rule, state, history, number)
     if last and updates:
         _relate(history, updates, present)
-    return Run(number + 1, state, history, came.memories, came.world)
+    world = {**came.world, "attack": attack} if attack else came.world
+    return Run(number + 1, state, history, came.memories, world)
 
 
 def simulate(
@@ -223,71 +138,32 @@ def simulate(
     return run
 
 
-def measure(model: Model, params: Tree, test: Dataset) -> tuple[Floats, float, float]:
-    """Accuracy of each class (C,), NaN for a class without samples; of all samples; and the mean loss."""
-    probabilities = np.asarray(model.probabilities(params, test.x), dtype=np.float64)
-    right = probabilities.argmax(axis=1) == test.y
-    of_label = probabilities[np.arange(len(test)), test.y]
-    # The least positive float32 stands for zero, so that one sure mistake is not a loss of infinity.
-    loss = float(-np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).mean())
-    hits = np.bincount(test.y[right], minlength=test.n_classes).astype(np.float64)
-    counts = test.counts
-    by_class = np.divide(hits, counts, out=np.full(len(counts), np.nan), where=counts > 0)
-    return by_class, float(right.mean()), loss
-
-
-def accuracy_of_clients(by_class: Floats, counts: NDArray[np.int64]) -> Floats:
-    """``sum_c p_c a_c`` over the classes whose accuracy is known, (N,); NaN where a client has none of them."""
-    known = np.isfinite(by_class)
-    own = counts[:, known]
-    total = own.sum(axis=1)
-    return np.divide(own @ by_class[known], total, out=np.full(len(counts), np.nan), where=total > 0)
-
-
-def _measure(setup: Setup, rule: ServerRule, state: State, history: History, number: int) -> None:
-    """The accuracy after a round: of the global model, or of each client's own on samples of its own kind."""
-    last = number + 1 == history.rounds
-    personal = isinstance(rule, Server) and rule.personal_models
-    if not personal:
-        by_class, history.accuracy[number], history.loss[number] = measure(setup.model, state["params"], setup.test)
-        if last and setup.tests is None:
-            history.client_accuracy[:] = accuracy_of_clients(by_class, setup.true_counts)
-    if personal or (last and setup.tests is not None):
-        accuracy, losses = _measured_apart(setup, rule, state)
-        if personal:
-            history.accuracy[number], history.loss[number] = np.nanmean(accuracy), losses.mean()
-        if last:
-            history.client_accuracy[:] = accuracy
-
-
-def _measured_apart(setup: Setup, rule: ServerRule, state: State) -> tuple[Floats, Floats]:
-    """Each client's model on test samples of the client's kind: accuracy in its own mix of classes, and loss, (N,)."""
-    n = len(setup.clients)
-    accuracy, losses = np.full(n, np.nan), np.full(n, np.nan)
-    for i in range(n):
-        params = rule.model_of(state, i) if isinstance(rule, Server) else state["params"]
-        test = setup.test if setup.tests is None else setup.tests[i]
-        by_class, _, losses[i] = measure(setup.model, params, test)
-        accuracy[i] = accuracy_of_clients(by_class, setup.true_counts[i : i + 1])[0]
-    return accuracy, losses
-
-
-def _attacked(setup: Setup, updates: Sequence[Tree], present: NDArray[np.int64], seed: int, number: int) -> list[Tree]:
-    """What the server gets: the attackers' updates are replaced."""
+def _attacked(
+    setup: Setup, rule: ServerRule, run: Run, round: Round, updates: Sequence[Tree]
+) -> tuple[list[Tree], State]:
+    """What the server gets: the attackers' updates are replaced; and what the attackers remember."""
+    memory: State = run.world.get("attack", {})
     sent = list(updates)
     if setup.attack is None:
-        return sent
-    theirs = [k for k, i in enumerate(present) if i in setup.attackers]
-    honest = [update for k, update in enumerate(updates) if k not in theirs]
-    made = setup.attack.poison_updates(honest, [updates[k] for k in theirs], seed, number)
+        return sent, memory
+    theirs = [k for k, i in enumerate(round.clients) if i in setup.attackers]
+    honest = [k for k in range(len(sent)) if k not in theirs]
+    scene = Scene(
+        honest=[sent[k] for k in honest],
+        own=[sent[k] for k in theirs],
+        seed=round.seed,
+        round=round.number,
+        clients=[round.clients[k] for k in honest],
+        defence=defence_of(rule, run.state, round, theirs),
+        params=run.state["params"],
+    )
+    made, memory = setup.attack.send(scene, memory)
     for k, update in zip(theirs, made, strict=True):
         sent[k] = update
-    return sent
+    return sent, memory
 
 
-def _round(
-    setup: Setup, rule: ServerRule, seed: int, number: int, came: Exchange, *, updates: Sequence[Mapping[str, Array]]
-) -> Round:
+def _round(setup: Setup, rule: ServerRule, seed: int, number: int, came: Exchange) -> Round:
     arrivals, sizes = came.arrivals, setup.sizes
     present = [arrival.client for arrival in arrivals]
     needs = rule.needs if isinstance(rule, Server) else frozenset()
@@ -299,7 +175,7 @@ def _round(
     return Round(
         number=number,
         clients=tuple(present),
-        updates=updates,
+        updates=[arrival.update for arrival in arrivals],
         sizes=sizes[present].astype(np.float64),
         n_clients=len(setup.clients),
         total_size=float(sizes.sum()),

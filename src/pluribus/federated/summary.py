@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from pluribus.core.rule import Chain
 from pluribus.federated.config import Config
 from pluribus.federated.data import Dataset
+from pluribus.federated.history import History
 from pluribus.federated.server.base import ServerRule
 from pluribus.federated.server.rule import STATUS
 from pluribus.federated.server.stateless import Stateless
 from pluribus.federated.setup import Setup
-from pluribus.federated.simulation import History, Run
+from pluribus.federated.simulation import Run
 
 Floats = NDArray[np.float64]
 MEANINGS = {

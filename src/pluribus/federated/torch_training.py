@@ -135,7 +135,7 @@ def fit(
     if len(dataset) == 0:
         raise DataError("a client has no samples to train on; give the partition fewer clients")
     planned, summed, seen, steps = how.planned_steps(len(dataset)), 0.0, 0, 0
-    with seeded(model.device, derived(seed, "training.torch")), np.errstate(all="ignore"):
+    with one_thread(), seeded(model.device, derived(seed, "training.torch")), np.errstate(all="ignore"):
         client = Client.begin(model, params, how, hooks)
         for batch in batches(dataset, how, seed):
             summed += client.step(batch, steps, planned) * len(batch.y)
@@ -143,6 +143,17 @@ def fit(
             steps += 1
     reached = {name: np.array(value.detach().cpu().numpy()) for name, value in client.tensors.items()}
     return LocalResult(reached, summed / seen, steps)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums by several threads have other last bits, and clients are what is done side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def loaded(module: Any, params: Tree) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import DataError, SettingError
-from pluribus.federated.models import Array, Batch, BufferedModel, Model, Tree
+from pluribus.federated.models import Array, Batch, LocallyTrained, Model, Tree
 from pluribus.federated.seeding import generator
 
 
@@ -105,6 +105,8 @@ def train(
     """
     if len(dataset) == 0:
         raise DataError("a client has no samples to train on; give the partition fewer clients")
+    if isinstance(model, LocallyTrained):
+        return model.fit(params, dataset, how, seed, hooks=hooks)
     own = {name: np.array(value) for name, value in params.items()}
     evaluate = Evaluator(model, own)
     velocity: Tree = {}
@@ -137,7 +139,9 @@ class Evaluator:
 
     def __init__(self, model: Model, own: Tree) -> None:
         self._model, self._own = model, own
-        self._buffered = model if isinstance(model, BufferedModel) else None
+        self._buffered = (
+            model if hasattr(model, "loss_grad_and_buffers") else None
+        )  # a check of the protocol costs more
         self._buffers: Tree | None = None
 
     def __call__(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
