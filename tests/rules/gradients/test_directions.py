@@ -48,6 +48,17 @@ def test_preferences_matter(rule, rng):
 
 
 class TestNashMTL:
+    @pytest.mark.parametrize("n", [10, 20, 50])
+    @pytest.mark.parametrize("opposed", [0, 5], ids=["alike", "a fifth opposed"])
+    def test_the_bargain_is_reached(self, rng, n, opposed):
+        """``a_i <x_i, d> = 1`` for all. A fifth opposed: torchjd 0.18 stops where that is off by 5, 16 and 38."""
+        shared = rng.normal(size=2000)
+        x = shared * np.where(np.arange(n) < n - n * opposed // 25, 1, -1)[:, None]
+        x = x + rng.uniform(0.5, 1.5, size=(n, 1)) * rng.normal(size=(n, 2000))
+        result = rules.NashMTL(scale="published")(list(x))
+        np.testing.assert_allclose(result.weights * (x @ result.value), 1, rtol=1e-9)
+        assert result.value @ result.value == pytest.approx(n)
+
     def test_solves_the_bargain(self, rng):
         x, w = rng.normal(size=(5, 9)), rng.uniform(0.5, 2, size=5)
         a = rules.NashMTL(scale="published")(list(x), w).weights

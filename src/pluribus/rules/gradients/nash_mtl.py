@@ -27,8 +27,10 @@ class NashMTL(WeightRule):
     from 1e-4 to 732; the default takes them of sum one. ``result.weights`` shows them. Given weights are bargaining
     powers, so a weight of two equals two copies. A zero contribution bargains for nothing and is left out; where some
     combination of the contributions is zero no direction helps all, and the result is about zero (1e-6 of their
-    length, coefficients of sum one). Compared with torchjd 0.18 (cvxpy and ECOS: equal to 2e-7, its tolerance) and with
-    the residual of the equation.
+    length, coefficients of sum one). Compared with the residual of the equation (below 1e-10) and with torchjd 0.18
+    (cvxpy and ECOS): equal to 2e-7, its tolerance, where its 20 steps reach the bargain. With a fifth of 10 or of 50
+    gradients opposed they do not: it left ``a_i (G a)_i`` off by 5 and by 38, and its direction at a cosine of 0.9 and
+    0.67.
 
     Parameters
     ----------
