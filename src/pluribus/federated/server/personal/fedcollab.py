@@ -1,0 +1,101 @@
+"""FedCollab: FedAvg within coalitions of clients who differ little for the samples that they lack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from pluribus.core.errors import RuleError
+from pluribus.core.rule import positive
+from pluribus.federated.server.base import Array, Round, State, Tree
+from pluribus.federated.server.per_client import Personal, mixed, placed, spread_mixing
+from pluribus.federated.server.personal.coalitions import coalitions, label_divergences, numbered
+from pluribus.federated.server.rule import Step, register, size_shares
+
+
+@register
+@dataclass(frozen=True)
+class FedCollab(Personal):
+    """FedAvg in each coalition; coalitions lower ``mean_i C / sqrt(n of i's coalition) + sum_j a_ij D_ij``.
+
+    See `coalitions`. Without ``groups`` the D are `label_divergences`, of the clients whose labels are known so far:
+    those who came once. Where clients differ in what they call things, or in how things look, find groups before with
+    `coalitions` on `two_sample_divergences`, and give them. All members get their coalition's model, present or not.
+
+    Compared with the authors' code (baowenxuan/FedCollab): the same bound and search; divergences there come from a
+    classifier.
+
+    Parameters
+    ----------
+    complexity
+        C: how many samples the model needs. Large ones make one coalition, 0 makes everybody train alone.
+    groups
+        Each client's coalition in the order of their ids, as in ``0-0-1-1``; empty: found by the rule.
+    """
+
+    complexity: float = 10.0
+    groups: str = ""
+
+    key = "fedcollab"
+    formula = "FedAvg in coalitions: argmin mean_i C sqrt(sum_j a_ij^2 / n_j) + sum_j a_ij D_ij, a_ij ~ n_j"
+    source = "Bao et al., Optimizing the Collaboration Structure in Cross-Silo Federated Learning, ICML 2023"
+    explanation = "Clients train with those whose data differ little, and with more of them the less data they have."
+    numbers = (184,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("FedCollab", "complexity", self.complexity, zero=True)
+        if not isinstance(self.groups, str) or not re.fullmatch(r"(\d+(-\d+)*)?", self.groups):
+            raise RuleError(f"FedCollab: groups must be numbers with - between them, as 0-0-1-1, not {self.groups!r}")
+
+    def remember(self, params: Tree, n_clients: int) -> State:
+        """As `Personal`; ``coalition``, (N,), -1 where not known yet."""
+        given = [int(part) for part in self.groups.split("-") if part]
+        if given and len(given) != n_clients:
+            raise RuleError(f"FedCollab: groups names {len(given)} clients, and there are {n_clients}")
+        chosen = numbered(given) if given else np.full(n_clients, -1)
+        return super().remember(params, n_clients) | {"coalition": chosen}
+
+    def advance(self, state: State, round: Round) -> Step:
+        """Find the coalitions, and average in each."""
+        here = list(round.clients)
+        memory: State = {"coalition": state["coalition"]} if self.groups else self.found(state, round)
+        choice = memory["coalition"]
+        shares = size_shares(round)
+        mixing = (choice[here][:, None] == choice[here][None, :]) * shares
+        mixing = mixing / mixing.sum(axis=1, keepdims=True)
+        *models, everybody = mixed(round, state["params"], np.vstack([mixing, shares]))
+        memory["personal"] = self.shared(placed(state, round, models), choice, here)
+        memory["mixing"] = spread_mixing(mixing, round)
+        return Step(everybody, shares, memory)
+
+    def found(self, state: State, round: Round) -> State:
+        """The coalitions of all clients known by now, and the label counts, (N, C), that they come from."""
+        if round.label_counts is None:
+            raise RuleError(
+                "FedCollab compares the clients' labels, and the round has no label_counts; give them, or give "
+                "groups=0-0-1-1 from `coalitions` on distances of your own"
+            )
+        unknown = np.zeros((round.n_clients, round.label_counts.shape[1]))
+        counts = np.array(state.get("label_counts", unknown), dtype=np.float64)
+        counts[list(round.clients)] = round.label_counts
+        known = np.flatnonzero(counts.sum(axis=1) > 0)
+        choice = np.full(round.n_clients, -1)
+        choice[known] = coalitions(counts[known].sum(axis=1), label_divergences(counts[known]), self.complexity)
+        lost = [i for i in round.clients if choice[i] < 0]
+        choice[lost] = choice.max() + 1 + np.arange(len(lost))  # without a sample nobody knows where they belong
+        return {"coalition": choice, "label_counts": counts}
+
+    def shared(self, personal: Tree, choice: Array, here: list[int]) -> Tree:
+        """The clients' models with those of absent members replaced by their coalition's."""
+        absent = [i for i in range(len(choice)) if i not in here and choice[i] >= 0 and choice[i] in choice[here]]
+        if not absent:
+            return personal
+        sources = [here[int(np.flatnonzero(choice[here] == choice[i])[0])] for i in absent]
+        after = {}
+        for name, rows in personal.items():
+            after[name] = rows.copy()
+            after[name][absent] = rows[sources]
+        return after
