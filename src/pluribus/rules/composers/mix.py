@@ -14,8 +14,9 @@ from pluribus.core.dtypes import Array
 from pluribus.core.law_groups import AVERAGE, EQUIVARIANT
 from pluribus.core.passes import Active
 from pluribus.core.relations import Reads
-from pluribus.core.rule import CompositeRule, Execute, Rule, WeightRule, register, steps
+from pluribus.core.rule import Execute, Rule, WeightRule, register, steps
 from pluribus.rules.composers.checks import a_rule
+from pluribus.rules.composers.several import Several
 from pluribus.rules.coordinates.quantile import unit_interval
 from pluribus.rules.mean import Mean
 from pluribus.rules.robust.krum import Krum
@@ -30,7 +31,7 @@ _ITEMS = 1 << 16
 
 @register
 @dataclass(frozen=True)
-class Mix(CompositeRule):
+class Mix(Several):
     """``share * first(x) + (1 - share) * second(x)``, each run on the same contributions and weights.
 
     Two linear rules (of weights) share one relation and one weighted sum. Of other rules both results are made, and
@@ -59,7 +60,7 @@ class Mix(CompositeRule):
         unit_interval("Mix", "share", self.share)
 
     @property
-    def _parts(self) -> tuple[Rule, Rule]:
+    def _rules(self) -> tuple[Rule, Rule]:
         return self.first, self.second
 
     @property
@@ -67,74 +68,16 @@ class Mix(CompositeRule):
         """What both declare, of the laws that mixing keeps."""
         return self.first.laws & self.second.laws & _KEPT
 
-    @property
-    def reads(self) -> Reads:  # type: ignore[override]
-        """The dearer of the two."""
-        return max((rule.reads for rule in self._parts), key=list(Reads).index)
-
-    @property
-    def uses_reference(self) -> bool:  # type: ignore[override]
-        """Whether one of them does."""
-        return any(rule.uses_reference for rule in self._parts)
-
-    @property
-    def needs_reference(self) -> str:  # type: ignore[override]
-        """What the first that needs one needs."""
-        return next((rule.needs_reference for rule in self._parts if rule.needs_reference), "")
-
-    @property
-    def uses_previous(self) -> bool:  # type: ignore[override]
-        """Whether one of them does."""
-        return any(rule.uses_previous for rule in self._parts)
-
-    @property
-    def of_models(self) -> bool:  # type: ignore[override]
-        """Whether one of them is."""
-        return any(rule.of_models for rule in self._parts)
-
-    @property
-    def precision(self) -> float:  # type: ignore[override]
-        """The coarser of the two."""
-        return max(rule.precision for rule in self._parts)
-
-    @property
-    def any_vectors(self) -> bool:  # type: ignore[override]
-        """Whether both take any vectors."""
-        return all(rule.any_vectors for rule in self._parts)
-
-    @property
-    def takes_tensors(self) -> bool:  # type: ignore[override]
-        """Whether both do."""
-        return all(rule.takes_tensors for rule in self._parts)
-
-    def draw(self, x: Array) -> Array:
-        """As the one draws that is choosy."""
-        return next((rule for rule in self._parts if not rule.any_vectors), self.first).draw(x)
-
-    @property
-    def least(self) -> int:
-        """What both need."""
-        return max(rule.least for rule in self._parts)
-
-    def check(self, n: int) -> None:
-        """Both must do with n."""
-        for rule in self._parts:
-            rule.check(n)
-
-    def tolerates(self, n: int) -> int:
-        """What both withstand."""
-        return min(rule.tolerates(n) for rule in self._parts)
-
     def breakdown_factor(self, n: int, d: int) -> float:
         """The factors, mixed alike."""
-        one, other = (rule.breakdown_factor(n, d) for rule in self._parts)
+        one, other = (rule.breakdown_factor(n, d) for rule in self._rules)
         return self.share * one + (1 - self.share) * other
 
     def compose(self, active: Active, shares: Array, execute: Execute) -> Outcome:
         """Mix coefficients where both are linear, and results where they are not."""
         from pluribus.core.execution import Outcome, coefficients_of, counted, needed, relate
 
-        split = [steps(rule) for rule in self._parts]
+        split = [steps(rule) for rule in self._rules]
         if not active.data.incomplete and all(isinstance(last, WeightRule) for _, last in split):
             asked = [needed(pre, last, active.data.extras) for pre, last in split]
             reading = [step for pre, last in split for step in (*pre, last)]
@@ -147,11 +90,11 @@ class Mix(CompositeRule):
             )
             mixed = self.share * one + (1 - self.share) * other
             return Outcome(active, passes.weighted_sums(active, mixed[None]), relation, mixed)
-        outcomes = [execute(rule, active, shares) for rule in self._parts]
+        outcomes = [execute(rule, active, shares) for rule in self._rules]
         result = blend(active.data, outcomes[0].results[0], outcomes[1].results[0], self.share)
 
         def both() -> Array:
-            one, other = (counted(rule, outcome) for rule, outcome in zip(self._parts, outcomes, strict=True))
+            one, other = (counted(rule, outcome) for rule, outcome in zip(self._rules, outcomes, strict=True))
             return self.share * one + (1 - self.share) * other
 
         return Outcome(active, [result], counted=both)

@@ -15,9 +15,9 @@ from pluribus.core.contributions import Contributions
 from pluribus.core.dtypes import Array
 from pluribus.core.errors import RuleError, listing
 from pluribus.core.passes import Active
-from pluribus.core.relations import Reads
-from pluribus.core.rule import CompositeRule, Execute, Rule, register
+from pluribus.core.rule import Execute, Rule, register
 from pluribus.rules.composers.checks import a_rule
+from pluribus.rules.composers.several import Several
 from pluribus.rules.coordinates.median import Median
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Group:
 
 @register
 @dataclass(frozen=True)
-class PerGroup(CompositeRule):
+class PerGroup(Several):
     """A rule for each group of tensors, blind to all others: each group has its own distances, choices and weights.
 
     Every tensor belongs to exactly one group, and an error names those that belong to none or to several. A group
@@ -92,64 +92,6 @@ class PerGroup(CompositeRule):
     def laws(self) -> frozenset[str]:  # type: ignore[override]
         """What all declare, but for the rotation of one tensor into another, and folds."""
         return frozenset.intersection(*(rule.laws for rule in self._rules)) - _LOST
-
-    @property
-    def reads(self) -> Reads:  # type: ignore[override]
-        """The dearest of all."""
-        return max((rule.reads for rule in self._rules), key=list(Reads).index)
-
-    @property
-    def uses_reference(self) -> bool:  # type: ignore[override]
-        """Whether one of them does."""
-        return any(rule.uses_reference for rule in self._rules)
-
-    @property
-    def needs_reference(self) -> str:  # type: ignore[override]
-        """What the first that needs one needs."""
-        return next((rule.needs_reference for rule in self._rules if rule.needs_reference), "")
-
-    @property
-    def uses_previous(self) -> bool:  # type: ignore[override]
-        """Whether one of them does."""
-        return any(rule.uses_previous for rule in self._rules)
-
-    @property
-    def of_models(self) -> bool:  # type: ignore[override]
-        """Whether one of them is."""
-        return any(rule.of_models for rule in self._rules)
-
-    @property
-    def precision(self) -> float:  # type: ignore[override]
-        """The coarsest of all."""
-        return max(rule.precision for rule in self._rules)
-
-    @property
-    def any_vectors(self) -> bool:  # type: ignore[override]
-        """Whether all take any vectors."""
-        return all(rule.any_vectors for rule in self._rules)
-
-    @property
-    def takes_tensors(self) -> bool:  # type: ignore[override]
-        """Whether all do."""
-        return all(rule.takes_tensors for rule in self._rules)
-
-    def draw(self, x: Array) -> Array:
-        """As the first draws that is choosy."""
-        return next((rule for rule in self._rules if not rule.any_vectors), self._rules[0]).draw(x)
-
-    @property
-    def least(self) -> int:
-        """What all need."""
-        return max(rule.least for rule in self._rules)
-
-    def check(self, n: int) -> None:
-        """All must do with n."""
-        for rule in self._rules:
-            rule.check(n)
-
-    def tolerates(self, n: int) -> int:
-        """What all withstand."""
-        return min(rule.tolerates(n) for rule in self._rules)
 
     def breakdown_factor(self, n: int, d: int) -> float:
         """Each group is off by no more than its rule's factor; there are no more groups than coordinates."""
