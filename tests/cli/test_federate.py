@@ -27,8 +27,8 @@ def test_a_table_progress_and_files(tmp_path, capsys):
     lines = told.out.splitlines()
     heads = [line.split() for line in lines[:2]]
     assert heads == [
-        ["against", "worst", "effective", "CPU", "s"],
-        ["rule", "accuracy", "fedavg", "client", "clients", "a", "run"],
+        ["against", "worst", "effective", "MB", "CPU", "s"],
+        ["rule", "accuracy", "fedavg", "client", "clients", "moved", "a", "run"],
     ]
     first = next(line for line in lines if line.strip().startswith("fedavg"))
     assert "baseline" in first
@@ -210,8 +210,13 @@ def test_missing_numbers_are_dashes():
     row = {
         "rule": "a",
         "label": "A",
-        **dict.fromkeys(("accuracy", "worst_client", "effective_clients", "gain"), nothing),
+        **dict.fromkeys(
+            ("accuracy", "worst_client", "effective_clients", "gain", "bytes", "seconds_to_target"), nothing
+        ),
     }
-    heads, rows = show.table({"rules": [row], "attackers": {"0": []}, "noisy": {"0": []}}, {})
+    heads, rows = show.table(
+        {"rules": [row], "attackers": {"0": []}, "noisy": {"0": []}, "binding": {"schedule": "async", "target": 0.9}},
+        {},
+    )
     assert len(heads) == len(rows[0])
-    assert rows[0] == ["a", "–", "baseline", "–", "–", "–"]
+    assert rows[0] == ["a", "–", "baseline", *["–"] * 5]

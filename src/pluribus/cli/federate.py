@@ -59,6 +59,11 @@ class _Stoppable:
 @_settings
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help=f"where the results go  [{HERE}]")
 @click.option("--workers", metavar="N", help="processes; the results do not depend on them  [processors, or fewer]")
+@click.option(
+    "--engine",
+    metavar="none|processes|threads|ray",
+    help="where clients train; the results do not depend on it; with one, runs come one after another  [none]",
+)
 @click.option("--resume", is_flag=True, help="go on with the unfinished experiment in DIR")
 @click.option("--force", is_flag=True, help="write over the experiment in DIR")
 @click.option("--dry-run", is_flag=True, help="show the settings and the clients, and stop")
@@ -69,6 +74,7 @@ def federate(
     *,
     out: Path | None,
     workers: str | None,
+    engine: str | None,
     resume: bool,
     force: bool,
     dry_run: bool,
@@ -102,6 +108,7 @@ def federate(
         base = room.stored_settings(folder) if going_on else None
         settings, notes = config.resolve(*layers, base=base)
         processes = config.read_workers(workers if workers is not None else beside.get("workers"))
+        where = config.read_engine(engine if engine is not None else beside.get("engine"))
         if dry_run:
             show.plan(settings, as_json)
             return
@@ -111,7 +118,9 @@ def federate(
         watch = None if silent else progress.watch(settings)
         stoppable.folder, stoppable.settings = folder, settings
         try:
-            outcome = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch)
+            outcome = room.run(
+                settings, folder, workers=processes, resume=resume, force=force, watch=watch, engine=where
+            )
         except room.SimulationError as error:
             raise FailedError(str(error)) from error
         if silent:

@@ -33,6 +33,8 @@ def results(outcome: Outcome, as_json: bool, quiet: bool) -> None:
     heads, rows = table(outcome.summary, outcome.timing)
     print_table(heads, rows)
     if not quiet:
+        for sentence in outcome.summary["verdict"]["sentences"]:
+            click.echo(sentence)
         click.echo(f"report: {outcome.folder / 'report.html'}")
 
 
@@ -44,6 +46,11 @@ def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[s
     heads = ["rule", "accuracy", f"against\n{base}", "worst\nclient", "effective\nclients"]
     heads += ["attackers'\nweight"] if attacked else []
     heads += ["noisy clients'\nweight"] if noisy else []
+    backdoor = any("attack_success" in row for row in summary["rules"])
+    heads += ["attack\nsuccess"] if backdoor else []
+    heads.append("MB\nmoved")
+    clocked = summary["binding"].get("schedule", "sync") != "sync"
+    heads += [f"seconds to\n{100 * summary['binding']['target']:g} %"] if clocked else []
     heads.append("CPU s\na run")
     rows = []
     for row in summary["rules"]:
@@ -53,6 +60,9 @@ def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[s
         cells.append(_plain(row["effective_clients"]["mean"], 1))
         cells += [_percent(row["attackers_weight"]["mean"])] if attacked else []
         cells += [_percent(row["noisy_weight"]["mean"])] if noisy else []
+        cells += [_percent(row["attack_success"]["mean"])] if backdoor else []
+        cells.append(_plain(_times(row["bytes"]["mean"], 1e-6), 1))
+        cells += [_plain(row["seconds_to_target"]["mean"], 0)] if clocked else []
         seconds = timing.get("seconds", {}).get(row["rule"], {}).get("cpu", [])
         cells.append(_plain(sum(seconds) / len(seconds), 2) if seconds else MISSING)
         rows.append(cells)
@@ -114,6 +124,10 @@ def _with_spread(value: Mapping[str, Any], signed: bool = False) -> str:
 
 def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}"
+
+
+def _times(value: float | None, by: float) -> float | None:
+    return None if value is None else by * value
 
 
 def _plain(value: float | None, digits: int) -> str:

@@ -141,6 +141,12 @@ class Config:
     test: float = _setting(
         0.2, "X", "share of the samples that only measure", options.number(lambda x: 0 < x < 1, "a number in (0, 1)")
     )
+    target: float = _setting(
+        0.9,
+        "X",
+        "accuracy whose first time on the simulated clock is told",
+        options.number(lambda x: 0 < x <= 1, "a number in (0, 1]"),
+    )
     eval_every: int = _setting(1, "N", "measure every N-th round, and the last", options.whole(1))
     seeds: int = _setting(5, "N", "how often all is repeated, each time with clients of its own", options.whole(1))
     seed: int = _setting(0, "N", "the first seed; the others follow it", options.whole(0))
@@ -252,6 +258,18 @@ def read_workers(value: Any, name: str = "--workers") -> int:
     from pluribus.core.diagnosis import processors
 
     return processors() if value is None else options.whole(1)(value, name)
+
+
+def read_engine(value: Any, name: str = "--engine") -> str | None:
+    """Where clients train, from a command line or a file; None and ``"none"`` are in the process of their run."""
+    from pluribus.federated.workers import ENGINES
+
+    if value is None or value == "none":
+        return None
+    if value not in ENGINES:
+        hint = options.did_you_mean(str(value), ENGINES)
+        raise SettingError(f"{name} is {value!r}; expected none, {', '.join(ENGINES)}{hint}")
+    return str(value)
 
 
 def attackers_of(config: Config) -> int:

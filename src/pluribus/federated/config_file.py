@@ -15,11 +15,11 @@ from pluribus.federated.errors import SettingError
 from pluribus.federated.options import unknown
 
 SECTION = "federate"
-BESIDE = ("out", "workers")  # not settings of the experiment, but a file may hold them
+BESIDE = ("out", "workers", "engine")  # not settings of the experiment, but a file may hold them
 
 
 def read(path: Path) -> tuple[Layer, dict[str, Any]]:
-    """A file's settings, and its ``out`` and ``workers`` if it holds them.
+    """A file's settings, and its ``out``, ``workers`` and ``engine`` if it holds them.
 
     The keys stand at the top, or all in one section ``[federate]``. Relative paths start at the file's folder.
 

@@ -67,6 +67,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
+    engine: str | None = None,
 ) -> Outcome:
     """Run an experiment, or tell its results where they stand already.
 
@@ -84,6 +85,9 @@ def run(
         Write over whatever experiment is there.
     watch
         For progress.
+    engine
+        Where clients train: ``"processes"``, ``"threads"``, ``"ray"``, or None: in the process of their run. The
+        results are the same bits. With an engine the runs come one after another.
 
     Raises
     ------
@@ -114,7 +118,7 @@ def run(
         began = time.perf_counter()
         watch.begin(settings, tasks)
         try:
-            work(settings, dataset, tasks, workers, watch.look)
+            work(settings, dataset, tasks, workers, watch.look, engine=engine)
         finally:
             watch.end()
         loaded = {(task.rule, task.seed): checkpoint.load(task.path, task.owner) for task in tasks}

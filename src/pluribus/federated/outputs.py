@@ -21,6 +21,8 @@ from pluribus.federated.server.rule import STATUS
 from pluribus.federated.simulation import Run
 from pluribus.federated.summary import Done
 
+TRAVEL = ("time", "bytes_up", "bytes_down", "staleness")  # of the history; time and bytes since the start
+
 
 def stems(rules: Sequence[str], seed: int) -> dict[str, str]:
     """The name of each rule's files under one seed, without the ending: ``multi_krum-f-4-seed0``."""
@@ -74,12 +76,24 @@ def _model(done: Done, rule: str, seed: int) -> bytes:
 
 def _rounds(done: Done) -> Iterator[Sequence[Any]]:
     """One row a round: what the global model is worth after it."""
-    yield "rule", "seed", "round", "participants", "accuracy", "loss", "train_loss", "effective_clients", "status"
+    yield (
+        "rule",
+        "seed",
+        "round",
+        "participants",
+        "accuracy",
+        "loss",
+        "train_loss",
+        "effective_clients",
+        "status",
+        *TRAVEL,
+    )
     for rule, seed, run in _each(done):
         h = run.history
         for r in range(h.rounds):
             measured = h.accuracy[r], h.loss[r], h.train_loss[r], h.effective[r]
-            yield rule, seed, r + 1, int(h.present[r].sum()), *map(_cell, measured), STATUS[h.status[r]]
+            travel = [_cell(getattr(h, name)[r]) for name in TRAVEL]
+            yield rule, seed, r + 1, int(h.present[r].sum()), *map(_cell, measured), STATUS[h.status[r]], *travel
 
 
 def _weights(done: Done) -> Iterator[Sequence[Any]]:

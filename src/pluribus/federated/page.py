@@ -11,6 +11,16 @@ from pluribus import report
 from pluribus.federated.config import Config
 from pluribus.federated.summary import Done
 
+_TOLD = (
+    ("Worst tenth", "worst_tenth"),
+    ("Jain's index", "jain"),
+    ("Attack success", "attack_success"),
+    ("Bytes up", "bytes_up"),
+    ("Bytes down", "bytes_down"),
+    ("Simulated s", "seconds"),
+    ("Seconds to the target", "seconds_to_target"),
+)
+
 
 def html(done: Done, summary: Mapping[str, Any]) -> str:
     """The page as one text. Weights, relations and label histograms are of the first seed."""
@@ -28,6 +38,8 @@ def html(done: Done, summary: Mapping[str, Any]) -> str:
             attackers=first.attackers,
             notes=tuple(_notes(done, summary)),
             class_labels=first.class_names,
+            verdict=tuple(summary["verdict"]["sentences"]),
+            timed=settings.schedule != "sync",
         )
     )
 
@@ -45,6 +57,13 @@ def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> repor
         final["attackers_weight"] = row["attackers_weight"]["mean"]
     if done.first.noisy:
         final["noisy clients' weight"] = row["noisy_weight"]["mean"]
+    final["worst tenth"] = row["worst_tenth"]["mean"]
+    final["Jain's index"] = row["jain"]["mean"]
+    if "attack_success" in row:
+        final["attack success"] = row["attack_success"]["mean"]
+    final["MB moved"] = _scaled(row["bytes"]["mean"], 1e-6)
+    final["simulated s"] = row["seconds"]["mean"]
+    final[f"s to {100 * done.settings.target:g} %"] = row["seconds_to_target"]["mean"]
     return report.RuleReport(
         name=row["rule"],
         label=row["rule"],
@@ -54,7 +73,12 @@ def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> repor
         relation=report.Relation(first.cosines, clients, "cosine") if np.isfinite(first.gram).any() else None,
         final={name: np.nan if value is None else value for name, value in final.items()},
         explanation=row["explanation"],
+        time=np.stack([h.time for h in histories]),
     )
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
 
 
 def _subtitle(settings: Config, summary: Mapping[str, Any]) -> str:
@@ -69,6 +93,8 @@ def _subtitle(settings: Config, summary: Mapping[str, Any]) -> str:
         parts.append(f"attack {settings.attack}")
     if settings.label_noise != "none":
         parts.append(f"label noise {settings.label_noise}")
+    world = {name: getattr(settings, name) for name in ("shift", "schedule", "channel")}
+    parts += [f"{name} {value}" for name, value in world.items() if value not in ("none", "sync")]
     return "; ".join(parts) + "."
 
 
@@ -76,6 +102,8 @@ def _notes(done: Done, summary: Mapping[str, Any]) -> list[str]:
     settings, meanings = done.settings, summary["meanings"]
     notes = [f"Accuracy: {meanings['accuracy']}.", f"Worst client: {meanings['worst_client']}."]
     notes.append(f"Effective clients: {meanings['effective_clients']}.")
+    notes += [f"{head}: {meanings[name]}." for head, name in _TOLD if name in summary["rules"][0]]
+    notes.append(f"The setting target is {settings.target:g}.")
     if settings.seeds > 1:
         notes.append(
             "Each seed has clients of its own; weights, relations and label histograms are those of seed "

@@ -13,11 +13,13 @@ from pluribus.core.rule import Chain
 from pluribus.federated.config import Config
 from pluribus.federated.data import Dataset
 from pluribus.federated.history import History
-from pluribus.federated.server.base import ServerRule
-from pluribus.federated.server.rule import STATUS
+from pluribus.federated.measuring import measure
+from pluribus.federated.server.base import ServerRule, State
+from pluribus.federated.server.rule import STATUS, Server
 from pluribus.federated.server.stateless import Stateless
 from pluribus.federated.setup import Setup
 from pluribus.federated.simulation import Run
+from pluribus.federated.verdict import judge
 
 Floats = NDArray[np.float64]
 MEANINGS = {
@@ -28,7 +30,37 @@ MEANINGS = {
     "effective_clients": "(sum |w|)^2 / sum w^2 of the clients' weights; mean over the rounds, then over the seeds",
     "attackers_weight": "the attackers' part of all the weight over the rounds; mean over the seeds",
     "noisy_weight": "the part of the clients with noisy labels, likewise",
+    "worst_tenth": "mean accuracy of the worst tenth of the clients that do not attack (at least one); mean over the "
+    "seeds",
+    "client_deviation": "standard deviation (n) of the accuracies of the clients that do not attack; mean over the "
+    "seeds",
+    "jain": "Jain's index of those accuracies, (sum a)^2 / (n sum a^2): 1 where all are served alike; mean over the "
+    "seeds",
+    "bytes_up": "bytes that reached the server in the whole run; mean over the seeds",
+    "bytes_down": "bytes that the server sent; mean over the seeds",
+    "bytes": "both ways together",
+    "seconds": "simulated seconds of the whole run; mean over the seeds",
+    "seconds_to_target": "simulated seconds until the global model first had the accuracy that the setting target "
+    "names, when it was measured; nothing where a seed never had it; mean over the seeds",
+    "rounds_to_target": "rounds until then, likewise",
+    "bytes_to_target": "bytes both ways until then, likewise",
+    "staleness": "mean number of server steps between the model that a client started from and the step its update "
+    "took part in",
+    "attack_success": "share of the test samples of other classes that the final model takes for the attackers' class "
+    "once they carry the attackers' patch (backdoor attacks only); mean over the seeds",
 }
+
+FAIRNESS = ("worst_tenth", "client_deviation", "jain")
+COSTS = (
+    "bytes_up",
+    "bytes_down",
+    "bytes",
+    "seconds",
+    "seconds_to_target",
+    "rounds_to_target",
+    "bytes_to_target",
+    "staleness",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +112,7 @@ def summarise(done: Done, binding: Mapping[str, Any]) -> dict[str, Any]:
         "noisy": {str(seed): list(setup.noisy) for seed, setup in done.setups.items()},
         "rules": rows,
         "meanings": MEANINGS,
+        "verdict": judge(rows),
         "notes": _notes(done, rows),
     }
 
@@ -124,6 +157,47 @@ def worst_client(history: History, attackers: Sequence[int]) -> float:
     return float(known.min()) if len(known) else float("nan")
 
 
+def fairness(history: History, attackers: Sequence[int]) -> dict[str, float]:
+    """How evenly the clients that do not attack are served (`FAIRNESS`); NaN where no accuracy is known."""
+    honest = np.delete(history.client_accuracy, list(attackers))
+    known = np.sort(honest[np.isfinite(honest)])
+    if not len(known):
+        return dict.fromkeys(FAIRNESS, float("nan"))
+    squares = float((known**2).sum())
+    tenth = known[: max(len(known) // 10, 1)]
+    jain = float(known.sum() ** 2 / (len(known) * squares)) if squares else 1.0  # all zero: all alike
+    return {"worst_tenth": float(tenth.mean()), "client_deviation": float(known.std()), "jain": jain}
+
+
+def costs(history: History, target: float) -> dict[str, float]:
+    """What a run took (`COSTS`): bytes, simulated seconds, and both until ``target``, NaN if it was not reached."""
+    moved = history.bytes_up + history.bytes_down
+    reached = np.flatnonzero(history.accuracy >= target)  # NaN, not measured, is below
+    late = history.staleness[np.isfinite(history.staleness)]
+    first = int(reached[0]) if len(reached) else None
+    return {
+        "bytes_up": float(history.bytes_up[-1]),
+        "bytes_down": float(history.bytes_down[-1]),
+        "bytes": float(moved[-1]),
+        "seconds": float(history.time[-1]),
+        "seconds_to_target": float("nan") if first is None else float(history.time[first]),
+        "rounds_to_target": float("nan") if first is None else float(first + 1),
+        "bytes_to_target": float("nan") if first is None else float(moved[first]),
+        "staleness": float(late.mean()) if len(late) else float("nan"),
+    }
+
+
+def attack_success(setup: Setup, rule: ServerRule, state: State) -> float:
+    """Share of patched test samples taken for the attackers' class; of personal models the honest clients' mean."""
+    from pluribus.federated.attacks import backdoor_test
+
+    patched = backdoor_test(setup.test)
+    if not (isinstance(rule, Server) and rule.personal_models):
+        return measure(setup.model, state["params"], patched)[1]
+    honest = [i for i in range(len(setup.clients)) if i not in setup.attackers]
+    return float(np.mean([measure(setup.model, rule.model_of(state, i), patched)[1] for i in honest]))
+
+
 def _numbers(done: Done, rule: str) -> dict[str, Any]:
     setups, histories = done.setups, done.histories(rule)
     several = {
@@ -134,6 +208,12 @@ def _numbers(done: Done, rule: str) -> dict[str, Any]:
         "attackers_weight": [share_of(h, setups[s].attackers) for s, h in histories.items()],
         "noisy_weight": [share_of(h, setups[s].noisy) for s, h in histories.items()],
     }
+    several |= {name: [fairness(h, setups[s].attackers)[name] for s, h in histories.items()] for name in FAIRNESS}
+    several |= {name: [costs(h, done.settings.target)[name] for h in histories.values()] for name in COSTS}
+    if done.first.attack is not None and done.first.attack.kind == "backdoor":
+        several["attack_success"] = [
+            attack_success(setups[s], done.rules[rule], done.runs[rule, s].state) for s in histories
+        ]
     statuses = np.stack([h.status for h in histories.values()])
     return {name: over_seeds(values) for name, values in several.items()} | {
         "rounds_without_a_step": {

@@ -5,14 +5,15 @@ Processes share three small arrays and nothing else: how far each run is, what i
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -25,12 +26,14 @@ import numpy as np
 from pluribus.core.errors import FileError
 from pluribus.federated import checkpoint, server, signals
 from pluribus.federated.checkpoint import Clock
+from pluribus.federated.clients.engine import crew
 from pluribus.federated.config import Config, attackers_of
 from pluribus.federated.data import Dataset
 from pluribus.federated.setup import Setup, build
 from pluribus.federated.simulation import Run, SimulationError, simulate
 
 SAVE_EVERY = 1.0  # seconds between two checkpoints of a run
+ENGINES = ("processes", "threads", "ray")
 LOOK_EVERY = 0.1  # seconds between two looks at the processes
 
 
@@ -77,13 +80,22 @@ class Job:
     dataset: Dataset
     tasks: tuple[Task, ...]
     board: Board
+    engine: str | None = None
 
 
 class StoppedError(Exception):
     """The run was asked to stop."""
 
 
-def work(config: Config, dataset: Dataset, tasks: Sequence[Task], workers: int, watch: Callable[[Board], None]) -> None:
+def work(
+    config: Config,
+    dataset: Dataset,
+    tasks: Sequence[Task],
+    workers: int,
+    watch: Callable[[Board], None],
+    *,
+    engine: str | None = None,
+) -> None:
     """Bring every task to its end, and leave its checkpoint finished.
 
     Parameters
@@ -96,14 +108,16 @@ def work(config: Config, dataset: Dataset, tasks: Sequence[Task], workers: int, 
         Processes; 1 stays in this one.
     watch
         Called now and then with the board.
+    engine
+        Where clients train (`ENGINES`); with one, the runs come one after another whatever ``workers`` says.
 
     Raises
     ------
     SimulationError
         A run failed, or a process died; the message names the rule, the seed and the round.
     """
-    job = Job(config, dataset, tuple(tasks), Board.shared(len(tasks)))
-    if workers <= 1 or len(tasks) <= 1:
+    job = Job(config, dataset, tuple(tasks), Board.shared(len(tasks)), engine)
+    if workers <= 1 or len(tasks) <= 1 or engine is not None:
         for i in range(len(tasks)):
             _run(job, i, watch)
         return
@@ -185,19 +199,30 @@ def _run(job: Job, index: int, watch: Callable[[Board], None] | None = None) -> 
     if start is not None:
         show(start)
     try:
-        simulate(
-            setup,
-            rule,
-            task.seed,
-            rounds=config.rounds,
-            eval_every=config.eval_every,
-            start=start,
-            after_round=after_round,
-        )
+        with _hired(setup, job.engine) as ready:
+            simulate(
+                ready,
+                rule,
+                task.seed,
+                rounds=config.rounds,
+                eval_every=config.eval_every,
+                start=start,
+                after_round=after_round,
+            )
     except SimulationError as error:
         raise SimulationError(f"{task}, {error}") from error
     if watch is not None:
         watch(board)
+
+
+@contextlib.contextmanager
+def _hired(setup: Setup, engine: str | None) -> Iterator[Setup]:
+    """The federation with those who do its clients' jobs, for as long as it runs."""
+    if engine is None:
+        yield setup
+        return
+    with crew(engine) as hired:
+        yield replace(setup, engine=hired)
 
 
 def _checkpointed(task: Task) -> tuple[Run | None, Clock]:

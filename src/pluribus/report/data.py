@@ -55,6 +55,8 @@ class RuleReport:
         column of their own under their name. What is missing is shown as a dash.
     explanation
         One sentence: what the rule does.
+    time
+        (seeds, rounds) seconds on the run's own clock after each round, never falling; None where there is no clock.
     """
 
     name: str
@@ -65,12 +67,15 @@ class RuleReport:
     final: Mapping[str, float] = field(default_factory=dict)
     explanation: str = ""
     formal: str = ""
+    time: FloatArray | None = None
 
     def __post_init__(self) -> None:
         accuracy = np.asarray(self.accuracy, dtype=np.float64)
         if accuracy.ndim != 2:
             raise ReportError(f"rule {self.name!r}: accuracy has shape {accuracy.shape}, expected (seeds, rounds)")
         _set(self, "accuracy", accuracy)
+        if self.time is not None:
+            _set(self, "time", _array(self.time, accuracy.shape, f"rule {self.name!r}: time", "seeds x rounds"))
         if self.weights is not None:
             _set(self, "weights", np.asarray(self.weights, dtype=np.float64))
         _set(self, "final", {str(k): float(v) for k, v in self.final.items()})
@@ -81,7 +86,8 @@ class RunReport:
     """A run of several rules on the same clients; the first rule is the baseline of the others.
 
     ``attackers`` are positions in ``clients``; ``label_counts`` is (clients, classes) or None; ``config`` is shown as
-    a table, nested mappings with dotted names.
+    a table, nested mappings with dotted names. ``verdict`` are sentences on which rule is best, shown after the
+    findings; ``timed`` draws accuracy over the rules' ``time`` too.
     """
 
     title: str
@@ -94,11 +100,14 @@ class RunReport:
     attackers: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     class_labels: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+    timed: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "rules", tuple(self.rules))
         _set(self, "clients", _names(self.clients, "the clients"))
         _set(self, "notes", _names(self.notes, "the notes", unique=False))
+        _set(self, "verdict", _names(self.verdict, "the verdict", unique=False))
         n = len(self.clients)
         _set(self, "attackers", _positions(self.attackers, n, "attackers"))
         for rule in self.rules:

@@ -19,10 +19,13 @@ from .layout import fill
 from .lines import Series, line_chart, series_class
 from .scales import ColourScale, FloatArray, diverging_scale
 from .summary import rule_mark, summary_table
-from .text import MISSING, fixed, percent
+from .text import MISSING, fixed, number, percent
 
 _UNFOLDED = 3
 """Rules whose sections are open; of more, those of the baseline and of the most accurate rule."""
+
+_TIMES = 100
+"""Moments at which accuracy over time is drawn."""
 
 
 def render(report: RunReport) -> str:
@@ -34,6 +37,7 @@ def render(report: RunReport) -> str:
         findings=findings(report),
         summary=summary_table(report),
         curves=_curves(report),
+        timed=_timed(report),
         rules=[_rule(report, i, rule) for i, rule in enumerate(report.rules)],
         counted=who_counted(report),
         labels=_labels(report),
@@ -70,6 +74,49 @@ def _curves(report: RunReport) -> Figure:
         floor=0.0,
         band_note="The line is the mean over seeds, the band goes from the lowest seed to the highest.",
     )
+
+
+def _timed(report: RunReport) -> Figure | None:
+    """Accuracy over the clock: at each of equally spaced times what was measured last, from the first measurement."""
+    clocked = [rule for rule in report.rules if rule.time is not None and np.isfinite(rule.time).any()]
+    if not report.timed or not clocked:
+        return None
+    last = max(float(np.nanmax(rule.time)) for rule in clocked if rule.time is not None)
+    points = np.linspace(0.0, last, _TIMES)
+    series = []
+    for rule in report.rules:
+        if rule.time is None:
+            held = np.full((1, _TIMES), np.nan)
+        else:
+            held = np.stack([_held(*pair, points) for pair in zip(rule.time, rule.accuracy, strict=True)])
+        # A mean over some of the seeds would jump where another seed begins.
+        mean = held.mean(axis=0)
+        banded = len(held) > 1
+        series.append(
+            Series(rule.label, mean, held.min(axis=0) if banded else None, held.max(axis=0) if banded else None)
+        )
+    return line_chart(
+        series,
+        [number(point, 3) for point in points],
+        key="timed",
+        title="Accuracy over simulated time",
+        x_label="simulated seconds",
+        y_label="accuracy, %",
+        show=_short_percent,
+        floor=0.0,
+        band_note="At each moment what was measured last; the band goes from the lowest seed to the highest. "
+        "A curve ends with its first finished seed.",
+    )
+
+
+def _held(time: FloatArray, accuracy: FloatArray, points: FloatArray) -> FloatArray:
+    """(points,) the last measured accuracy at each time; NaN before the first and after the last round."""
+    known = np.isfinite(accuracy) & np.isfinite(time)
+    if not known.any():
+        return np.full(len(points), np.nan)
+    at = np.searchsorted(time[known], points, side="right") - 1
+    found = np.where(at >= 0, accuracy[known][np.maximum(at, 0)], np.nan)
+    return np.where(points <= np.nanmax(time), found, np.nan)
 
 
 def _short_percent(value: float) -> str:

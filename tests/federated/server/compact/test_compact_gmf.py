@@ -99,7 +99,8 @@ def test_choices_overlap_more_the_more_everybodys_direction_decides(seed):
 
 def test_bytes_and_bad_input():
     update = {"w": np.array([0.0, 1.0, 0.0, 2.0] * 4, dtype=np.float32), "n": np.array(3)}
-    assert GMFClient.upload_bytes(update, {"w": None}) == 2 + 8 * 4 + 8
+    assert GMFClient.upload_bytes(update, {}) == 2 + 8 * 4 + 8
+    assert GMFClient.upload_bytes({"w": np.ones(16, np.float32)}, {}) == 64  # whole is less
     for bad in ({"density": 0.0}, {"density": 2.0}, {"tau": 1.0}, {"ramp": -1}):
         with pytest.raises(RuleError, match=next(iter(bad))):
             GMF(**bad)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,10 +123,15 @@ class GMFClient:
         return report._replace(params=params, memory={"momentum": momentum, "owed": owed})
 
     @staticmethod
-    def upload_bytes(update: Tree, names: Tree) -> int:
-        """Bytes of a sparse update: for each tensor in ``names`` a bit a coordinate and the numbers; the rest whole."""
-        sparse = sum(-(-v.size // 8) + int(np.count_nonzero(v)) * v.itemsize for n, v in update.items() if n in names)
-        return sparse + sum(value.nbytes for name, value in update.items() if name not in names)
+    def upload_bytes(update: Tree, message: Mapping[str, Tree]) -> int:
+        """Bytes of a sparse update: for each tensor a bit a coordinate and the numbers, or all of it if that is less.
+
+        Counters travel whole.
+        """
+        return sum(
+            min(v.nbytes, -(-v.size // 8) + int(np.count_nonzero(v)) * v.itemsize) if v.dtype.kind == "f" else v.nbytes
+            for v in map(np.asarray, update.values())
+        )
 
 
 class Split(NamedTuple):

@@ -1,0 +1,117 @@
+"""What runs cost, how evenly clients are served, whether a backdoor works: numbers against ones written out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pluribus.federated import outputs, server
+from pluribus.federated.attacks import Trigger
+from pluribus.federated.experiment import run
+from pluribus.federated.history import History
+from pluribus.federated.setup import build, load
+from pluribus.federated.simulation import simulate
+from pluribus.federated.summary import MEANINGS, attack_success, costs, fairness
+
+
+def test_costs_up_to_the_first_time_at_the_target():
+    history = History.empty(4, 2)
+    history.accuracy[:] = [0.5, np.nan, 0.9, 0.8]
+    history.time[:] = [1.0, 3.0, 4.0, 9.0]
+    history.bytes_up[:] = [10, 20, 30, 40]
+    history.bytes_down[:] = [1, 2, 3, 4]
+    history.staleness[:] = [np.nan, 1.0, 2.0, 3.0]
+    told = costs(history, 0.9)
+    assert told == {
+        "bytes_up": 40,
+        "bytes_down": 4,
+        "bytes": 44,
+        "seconds": 9,
+        "seconds_to_target": 4,
+        "rounds_to_target": 3,
+        "bytes_to_target": 33,
+        "staleness": 2,
+    }
+    never = costs(history, 0.91)
+    assert np.isnan([never[name] for name in ("seconds_to_target", "rounds_to_target", "bytes_to_target")]).all()
+    assert never["bytes"] == 44
+
+
+def test_fairness_is_about_clients_that_do_not_attack():
+    history = History.empty(1, 22)
+    history.client_accuracy[:20] = np.linspace(0.05, 1.0, 20)
+    history.client_accuracy[20] = 0.0  # an attacker; nobody knows the last one's
+    told = fairness(history, [20])
+    known = np.linspace(0.05, 1.0, 20)
+    assert told["worst_tenth"] == pytest.approx(0.075)
+    assert told["client_deviation"] == pytest.approx(known.std())
+    assert told["jain"] == pytest.approx(known.mean() ** 2 / (known**2).mean())
+    assert fairness(history, [])["worst_tenth"] == pytest.approx(0.025)
+    history.client_accuracy[:] = 0.0
+    assert fairness(history, [])["jain"] == 1.0
+    history.client_accuracy[:] = np.nan
+    assert np.isnan(list(fairness(history, []).values())).all()
+
+
+def test_a_summary_says_what_travelled_and_when(settings_of, tmp_path, files):
+    settings = settings_of(schedule="buffer:2", speeds="tiers:1:4", target=0.5, seeds=2)
+    outcome = run(settings, tmp_path)
+    rows = list(csv.DictReader(io.StringIO(files(tmp_path)["rounds.csv"].decode())))
+    for row in outcome.summary["rules"]:
+        for k, seed in enumerate(settings.all_seeds):
+            own = [r for r in rows if r["rule"] == row["rule"] and r["seed"] == str(seed)]
+            assert float(own[-1]["bytes_up"]) == row["bytes_up"]["by_seed"][k] > 0
+            assert float(own[-1]["time"]) == row["seconds"]["by_seed"][k] > 0
+            reached = [r for r in own if float(r["accuracy"]) >= 0.5]
+            assert row["seconds_to_target"]["by_seed"][k] == (float(reached[0]["time"]) if reached else None)
+        assert row["staleness"]["mean"] > 0
+    assert set(MEANINGS) >= {name for name in outcome.summary["rules"][0] if name.endswith(("_to_target", "tenth"))}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Accuracy over simulated time" in page
+    assert "s to 50 %" in page
+
+
+def test_a_page_of_a_synchronous_run_has_no_curve_over_time(settings_of, tmp_path):
+    run(settings_of(), tmp_path)
+    assert "Accuracy over simulated time" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_backdoor_that_everybody_has_works_and_one_that_nobody_has_does_not(settings_of, clouds):
+    with np.load(clouds) as file:
+        x, y = file["x"], file["y"]
+    wide = clouds.with_name("wide.npz")  # the default patch needs room for itself
+    np.savez(wide, x=np.hstack([x, np.zeros((len(x), 12))]), y=y)
+    settings = settings_of(data=str(wide), attack="backdoor:5", rounds=12, epochs=4, standardize=False)
+    setup, rule = build(settings, load(settings), 0), server.parse("fedavg")
+    assert Trigger().target == 0
+    caught = attack_success(setup, rule, simulate(setup, rule, 0, rounds=12).state)
+    honest = replace(setup, attack=None, clients=build(settings_of(data=str(wide)), load(settings), 0).clients)
+    free = attack_success(setup, rule, simulate(honest, rule, 0, rounds=12).state)
+    assert caught > 0.8
+    assert free < 0.4
+
+
+def test_columns_of_the_rounds_are_the_historys():
+    assert set(outputs.TRAVEL) <= set(History.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("engine", ["processes", "threads"])
+def test_an_engine_changes_no_byte(settings_of, tmp_path, files, engine):
+    settings = settings_of(rounds=2, seeds=1, rules="fedavg,scaffold")
+    run(settings, tmp_path / "here")
+    run(settings, tmp_path / "there", engine=engine, workers=2)
+    assert files(tmp_path / "here") == files(tmp_path / "there")
+
+
+def test_what_a_method_says_travels_is_what_is_counted(settings_of):
+    settings = settings_of(model="mlp:8")
+    setup = build(settings, load(settings), 0)
+    moved = {}
+    for text in ("fedavg", "gmf:density=0.1", "ferret:directions=8"):
+        moved[text] = simulate(setup, server.parse(text), 0, rounds=2).history.bytes_up[-1]
+    assert moved["ferret:directions=8"] == 2 * 6 * (8 * 4 + 8)
+    assert moved["gmf:density=0.1"] < 0.4 * moved["fedavg"]
