@@ -143,7 +143,9 @@ class Aggregate:
     def influence(self) -> Array:
         """How far the result moves when each contributor is left out: Euclidean distances, shape (n,).
 
-        Through the Gram matrix for linear rules, so nearly free; a run each for rules of coordinates. NaN for those
+        Through the Gram matrix for linear rules, so without the data, but with n decisions: at n = 200 a hundredth of a
+        second for norms, 3 s for UPGrad, 5 s for PCGrad and GradVac, 7 s for SMEA. A run each for rules of coordinates
+        and of other rules, GAS and residual reweighting among them (44 s for 200 short rows under GAS). NaN for those
         that were left out already, and where the rule cannot do with one less.
         """
         return self._influence
