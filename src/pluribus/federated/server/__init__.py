@@ -42,6 +42,7 @@ from pluribus.federated.server.control import (
     learn_tasks,
     project_inputs,
 )
+from pluribus.federated.server.distillation import FedFTG, FedGen
 from pluribus.federated.server.fedau import FedAU
 from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
@@ -96,8 +97,10 @@ __all__ = [
     "FedDA",
     "FedDisco",
     "FedDyn",
+    "FedFTG",
     "FedFix",
     "FedGP",
+    "FedGen",
     "FedLAW",
     "FedLD",
     "FedLabel",
