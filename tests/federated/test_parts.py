@@ -1,5 +1,8 @@
 """Features and head put together again are the model, and both pull as finite differences say."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -79,3 +82,7 @@ def test_what_has_no_known_parts_is_told():
         parts_of(object())
     with pytest.raises(RuleError, match="fedx needs a linear head"):
         head_names({"w": np.zeros(3)}, "fedx")
+
+
+def test_it_can_be_imported_first():
+    subprocess.run([sys.executable, "-c", "import pluribus.federated.parts"], check=True)

@@ -9,15 +9,15 @@ method ``parts()`` of its own that gives a `Parts`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.models import MLP, Array, Model, Softmax, Tree
-from pluribus.federated.server.control.pullback import Pulled
-from pluribus.federated.server.control.pullback import features as hidden_features
-from pluribus.federated.server.control.pullback import pull_features as pull_hidden
+
+if TYPE_CHECKING:
+    from pluribus.federated.server.control.pullback import Pulled
 
 
 @runtime_checkable
@@ -63,7 +63,7 @@ class _Linear:
         found = {self.weight: slope.T @ h}
         if self.bias is not None:
             found[self.bias] = np.add.reduce(slope, axis=0)
-        return Pulled(found, slope @ weight)
+        return _pulled(found, slope @ weight)
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,20 @@ class _OfSoftmax(_Linear):
 
     def pull_features(self, params: Tree, x: Array, slope: Array) -> Pulled:
         del params, x
-        return Pulled({}, np.asarray(slope, dtype=self.model.dtype))
+        return _pulled({}, np.asarray(slope, dtype=self.model.dtype))
 
 
 @dataclass(frozen=True)
 class _OfMLP(_Linear):
     def features(self, params: Tree, x: Array) -> Array:
-        return hidden_features(self.model, params, x)
+        from pluribus.federated.server.control import pullback
+
+        return pullback.features(self.model, params, x)
 
     def pull_features(self, params: Tree, x: Array, slope: Array) -> Pulled:
-        return pull_hidden(self.model, params, x, np.asarray(slope, dtype=self.model.dtype))
+        from pluribus.federated.server.control import pullback
+
+        return pullback.pull_features(self.model, params, x, np.asarray(slope, dtype=self.model.dtype))
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class _OfTorch(_Linear):
             materialize_grads=True,
         )
         arrays = [value.numpy() for value in found]
-        return Pulled(dict(zip(body, arrays[:-1], strict=True)), arrays[-1])
+        return _pulled(dict(zip(body, arrays[:-1], strict=True)), arrays[-1])
 
     def _state(self, params: Tree) -> dict[str, Any]:
         import torch
@@ -141,6 +145,13 @@ class _OfTorch(_Linear):
             module.train(training)
             hook.remove()
         return seen[-1]
+
+
+def _pulled(params: Tree, samples: Array) -> Pulled:
+    # Imported late, because the rules that need parts are imported with the server.
+    from pluribus.federated.server.control.pullback import Pulled
+
+    return Pulled(params, samples)
 
 
 def parts_of(model: Model) -> Parts:

@@ -48,6 +48,7 @@ from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.feddisco import FedDisco, disco_weights, label_distances
 from pluribus.federated.server.fedlaw import FedLAW
 from pluribus.federated.server.finetune import ServerFineTune
+from pluribus.federated.server.heads import AFL, FedADP, FedGELA, FedGH, FedImpro, FedLoGe, FedTGP, InCo
 from pluribus.federated.server.hierarchy import Hierarchy
 from pluribus.federated.server.optimisers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pluribus.federated.server.parsing import parse
@@ -67,6 +68,7 @@ from pluribus.federated.server.rule import STATUS, Server, register, registered
 from pluribus.federated.server.stateless import Stateless
 
 __all__ = [
+    "AFL",
     "FOT",
     "FRL",
     "GMF",
@@ -83,6 +85,7 @@ __all__ = [
     "DelayedNesterov",
     "DiLoCo",
     "FairBFL",
+    "FedADP",
     "FedAMD",
     "FedAU",
     "FedAdagrad",
@@ -99,11 +102,15 @@ __all__ = [
     "FedDyn",
     "FedFTG",
     "FedFix",
+    "FedGELA",
+    "FedGH",
     "FedGP",
     "FedGen",
+    "FedImpro",
     "FedLAW",
     "FedLD",
     "FedLabel",
+    "FedLoGe",
     "FedMoSWA",
     "FedNova",
     "FedPUB",
@@ -114,9 +121,11 @@ __all__ = [
     "FedSelect",
     "FedSpeed",
     "FedStale",
+    "FedTGP",
     "FedYogi",
     "Ferret",
     "Hierarchy",
+    "InCo",
     "Objective",
     "Offer",
     "PFedPara",
