@@ -5,13 +5,7 @@ import pytest
 
 from pluribus.core.errors import ContributionError, RuleError
 from pluribus.federated.data import digits
-from pluribus.federated.distillation import (
-    contrast,
-    contrast_ensemble,
-    contrast_scores,
-    contrast_weights,
-    recall_at_one,
-)
+from pluribus.federated.distillation import CreamFL, contrast, contrast_scores, contrast_weights, recall_at_one
 
 
 def drawn(seed=0, k=3, n=7, d=4):
@@ -30,7 +24,7 @@ def test_written_out(temperature, monkeypatch):
             scores[c, i] = np.log(powers[i] / sum(powers))
     np.testing.assert_allclose(contrast_scores(clients[0], other, temperature), scores[0], rtol=1e-12)
     weights = np.exp(scores) / np.exp(scores).sum(axis=0)
-    found = contrast_ensemble(clients, other, temperature)
+    found = CreamFL(temperature)(clients, other)
     np.testing.assert_allclose(found.weights, weights, rtol=1e-12)
     np.testing.assert_allclose(found.weights.sum(axis=0), 1, rtol=1e-14)
     np.testing.assert_allclose(found.value, np.einsum("ki,kid->id", weights, np.array(clients)), rtol=1e-12)
@@ -39,14 +33,14 @@ def test_written_out(temperature, monkeypatch):
 def test_equal_scores_give_the_plain_mean():
     clients, other = drawn()
     same = [clients[0]] * 3
-    np.testing.assert_allclose(contrast_ensemble(same, other).value, clients[0], rtol=1e-12)
+    np.testing.assert_allclose(CreamFL()(same, other).value, clients[0], rtol=1e-12)
     nothing = np.zeros_like(other)
-    np.testing.assert_allclose(contrast_ensemble(clients, nothing).value, np.mean(clients, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(CreamFL()(clients, nothing).value, np.mean(clients, axis=0), rtol=1e-12)
 
 
 def test_large_products_do_not_overflow():
     clients, other = drawn()
-    found = contrast_ensemble([1e4 * local for local in clients], other)
+    found = CreamFL()([1e4 * local for local in clients], other)
     assert np.isfinite(found.value).all()
 
 
@@ -71,7 +65,7 @@ def halves(seed, clients=4, noisy=1):
 def test_a_client_of_random_vectors_counts_little_and_retrieval_gains():
     for seed in range(3):
         sent, right = halves(seed)
-        found = contrast_ensemble(sent, right, temperature=0.1)
+        found = CreamFL(0.1)(sent, right)
         assert (found.weights[-1] < 1 / 4).mean() > 0.9
         assert recall_at_one(found.value, right) > recall_at_one(np.mean(sent, axis=0), right) + 0.01
 
@@ -86,3 +80,13 @@ def test_bad_input():
         contrast_weights([], other)
     with pytest.raises(RuleError, match="temperature"):
         contrast_scores(clients[0], other, 0.0)
+    with pytest.raises(RuleError, match="temperature"):
+        CreamFL(-1)
+
+
+def test_methods_are_known_by_their_numbers():
+    from pluribus.federated import distillation, topology
+
+    found = {name: cls.numbers for room in (distillation, topology) for name, cls in room.registered().items()}
+    assert found == {"co_boosting": (151,), "creamfl": (371,), "modest": (206,), "semi_decentralised": (66,)}
+    assert all(cls.source and cls.explanation.endswith(".") for cls in topology.registered().values())

@@ -7,8 +7,8 @@ numpy; a `TorchModel` works wherever a model does, and brings torch with it.
 
 from pluribus.federated.distillation.coboosting import Boosted, CoBoosting, ensemble_scores, signed_step
 from pluribus.federated.distillation.contrast import (
+    CreamFL,
     Ensemble,
-    contrast_ensemble,
     contrast_scores,
     contrast_weights,
     recall_at_one,
@@ -18,15 +18,21 @@ from pluribus.federated.distillation.generator import Generator, class_prior, cl
 __all__ = [
     "Boosted",
     "CoBoosting",
+    "CreamFL",
     "Ensemble",
     "Generator",
     "class_prior",
     "class_shares",
-    "contrast_ensemble",
     "contrast_scores",
     "contrast_weights",
     "diversity",
     "ensemble_scores",
     "recall_at_one",
+    "registered",
     "signed_step",
 ]
+
+
+def registered() -> dict[str, type]:
+    """The methods here that are no server rules, by name: for the catalogue."""
+    return {"co_boosting": CoBoosting, "creamfl": CreamFL}

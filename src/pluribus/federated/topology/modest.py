@@ -123,6 +123,9 @@ def run_modest(
 ) -> MoDeSTRun:
     """Simulate MoDeST over a federation's clients.
 
+    All know each other at the start. The ranking of a round is that of the first aggregator that is still there, whose
+    view holds all that the round before told; nodes that train always send, though an aggregator may not wait for them.
+
     Parameters
     ----------
     setup
