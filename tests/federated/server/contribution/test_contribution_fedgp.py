@@ -132,3 +132,26 @@ def test_help_is_taken_where_it_is_help():
                 assert auto > sources - 0.05
             else:
                 assert auto > sources + 0.1
+
+
+@pytest.mark.parametrize("rule", [FedDA, FedGP])
+def test_on_a_grid_of_shifts_and_variances_auto_is_the_better_end_almost_everywhere(rule):
+    """Updates of 200 coordinates, sources shifted in common, the target's noise of known variance."""
+    below, below_mean = [], []
+    for shift in (0.0, 0.3, 1.0, 2.0):
+        for s2 in (0.05, 0.3, 1.0, 3.0):
+            errors = []
+            for seed in range(8):
+                rng = np.random.default_rng(seed)
+                true, noise, common = rng.normal(size=(3, 200)) / np.sqrt(200)
+                target = true + np.sqrt(s2) * noise
+                sources = true + shift * common + 0.05 * rng.normal(size=(4, 200)) / np.sqrt(200)
+                deltas = np.vstack([target, sources])
+                found = step(rule(), deltas, messages=variances(5, 0, s2))["params"]["w"]
+                candidates = found, target, sources.mean(axis=0), deltas.mean(axis=0)
+                errors.append([((one - true) ** 2).sum() for one in candidates])
+            auto, alone, helped, everybody = np.mean(errors, axis=0)
+            below.append(auto <= 1.05 * min(alone, helped) + 0.01)
+            below_mean.append(auto < everybody)
+    assert sum(below) >= 13
+    assert sum(below_mean) >= 12

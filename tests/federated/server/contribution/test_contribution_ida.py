@@ -87,3 +87,10 @@ def test_bad_parameters_and_rounds():
 def test_the_simulation_asks_for_it():
     run = simulate(federation(clients=3, rounds=1), IDA(times="both"), seed=0, rounds=1)
     assert np.isfinite(run.history.weights[0]).all()
+
+
+def test_noisy_clients_count_less():
+    for seed in range(3):
+        setup = federation(seed=seed, clients=8, model="softmax", epochs=3, label_noise="2:0.9", partition="iid")
+        weights = simulate(setup, IDA(), seed=seed, rounds=5).history.weights
+        assert weights[:, list(setup.noisy)].sum(axis=1).mean() < 0.75 * 2 / 8

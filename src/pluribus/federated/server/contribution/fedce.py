@@ -27,7 +27,8 @@ class FedCE(Server):
     zero (equal updates, no errors) count alike. A client with data that the others lack has both scores high, and so
     has one with wrong labels: this is no defence. On digits (5 clients, 6 seeds) the mean correlation of
     ``contribution`` with the exact one (`contributions.leave_one_out`, in loss) is .9 where one client has classes of
-    its own, .7 under Dirichlet(0.3), and -.99 where two have noisy labels.
+    its own, .7 under Dirichlet(0.3), and -.99 where two have noisy labels. Accuracy (8 clients, 8 rounds, 5 seeds,
+    softmax): .91 against FedAvg's .88 under Dirichlet(0.5), .86 against .91 with two noisy clients of eight.
 
     Compared with fedce.py of NVFlare 2.9 and its learner: the same scores and clips. There clients measure the
     model without them when they receive the next one, so the error is a round late and starts as 1 for all; equal

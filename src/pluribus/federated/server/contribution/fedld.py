@@ -31,7 +31,9 @@ class FedLD(Server):
     Compared with svd_tools.py and fedld.py of the authors (Zeng-Shuang/FedLD): the same penalty, and the same rule
     where its signs are ``"own"`` (their flips change nothing, see the rule; their own division by a zero projection is
     the NaN of their issue 1). They take the plain mean in the first round and for tensors of one number, count clients
-    alike, and treat running variances of BatchNorm as layers; here buffers get the plain mean.
+    alike, and treat running variances of BatchNorm as layers; here buffers get the plain mean. On digits (5 seeds) the
+    weight of noisy clients falls from .25 to .05 or less, but accuracy is FedAvg's within the spread there, and lower
+    under label skew (.85 of .88) and where clients' images are turned (.79 of .82): the paper's gain does not show.
 
     Parameters
     ----------

