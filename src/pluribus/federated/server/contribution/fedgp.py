@@ -94,10 +94,10 @@ class FedDA(_Targeted):
 
     The rule was compared with the authors' code; the variance there is of batch gradients, here of the update, so
     clients should take as many steps each (``steps``). On a synthetic grid of shifts and known variances auto is at
-    the better of both ends or below in 14 or 15 of 16 cells. On digits with 20 or 60 samples at the target (3 seeds), auto is
-    within .01 of the better end or above it where all are alike, except for one of six runs (.64 of .87), above both
-    in 5 of 6 where every client's images are turned another 15 degrees, and between them where the sources' labels are
-    wrong: it is no guarantee.
+    the better of both ends or below in 14 or 15 of 16 cells. On digits with 20 or 60 samples at the target (3 seeds)
+    it is within .01 of the better end or above where all are alike, except for one of six runs (.64 of .87); above
+    both in 5 of 6 where every client's images are turned another 15 degrees; and between them where the sources'
+    labels are wrong: no guarantee.
 
     Parameters
     ----------
