@@ -58,6 +58,16 @@ def test_robust_inside_and_a_mean_outside():
     assert np.abs(state["params"]["w"]).max() < 5
 
 
+def test_gateways_that_tolerate_attackers_save_the_model():
+    gained = []
+    for seed in range(3):
+        setup = federation(seed=seed, clients=10, partition="iid", attack="gaussian:2:3.0", rounds=8)
+        runs = (simulate(setup, rule, seed=seed, rounds=8) for rule in (FedAvg(), Hierarchy(inner="median")))
+        plainly, robust = (run.history.accuracy[-1] for run in runs)
+        gained.append(robust - plainly)
+    assert min(gained) > 0.1, gained
+
+
 def test_chains_and_options_within_parentheses():
     rng = np.random.default_rng(1)
     deltas = rng.normal(size=(8, 3))

@@ -113,10 +113,12 @@ class FedGen(FedAvg):
         }
 
     def offer(self, state: State, client: int) -> Offer:
-        """The model, the generator and the prior."""
-        if not self.weight:
+        """The model, and once there is one the generator, in the head's precision, and the prior."""
+        if not self.weight or not state["prior"].any():
             return Offer(state["params"], {})
-        return Offer(state["params"], {"generator": state["generator"], "prior": state["prior"]})
+        dtype = state["params"][head_names(state["params"], "fedgen")[0]].dtype
+        sent = {name: value.astype(dtype) for name, value in state["generator"].items()}
+        return Offer(state["params"], {"generator": sent, "prior": state["prior"]})
 
     def advance(self, state: State, round: Round) -> Step:
         """FedAvg, then the generator's steps."""
@@ -180,7 +182,7 @@ class FedGenClient:
     def train(self, job: Job) -> Report:
         """Local steps with generated features beside each batch."""
         prior = job.told.get("prior")
-        if not self.weight or prior is None or not prior.any():
+        if prior is None:
             return job.train()
         params = job.told["generator"]
         hidden, size = params["output.weight"].shape[1], params["output.weight"].shape[0]
