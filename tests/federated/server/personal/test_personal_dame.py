@@ -47,6 +47,26 @@ def test_two_cliques_with_a_bridge_are_two_groups():
     assert structural_entropy(np.zeros((2, 2)), [0, 1]) == 0.0
 
 
+def test_the_merges_are_those_of_the_entropy_itself():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        a = rng.uniform(size=(7, 7)) * (rng.uniform(size=(7, 7)) < 0.6)
+        a = np.triu(a, 1) + np.triu(a, 1).T
+        choice = np.arange(7)
+        while True:
+            found = []
+            for first, second in combinations(np.unique(choice), 2):
+                if a[np.ix_(choice == first, choice == second)].any():
+                    tried = np.where(choice == second, first, choice)
+                    found.append((structural_entropy(a, tried), tried))
+            best = min(found, key=lambda pair: pair[0], default=(np.inf, choice))
+            if best[0] >= structural_entropy(a, choice) - 1e-12:
+                break
+            choice = best[1]
+        groups = entropy_groups(a)
+        np.testing.assert_array_equal(groups[:, None] == groups, choice[:, None] == choice)
+
+
 def test_groups_by_similarity():
     alike = np.where(SAME, 0.9, 0.1) + 0.1 * np.eye(6)
     np.testing.assert_array_equal(similar_groups(alike), np.arange(6) % 2)

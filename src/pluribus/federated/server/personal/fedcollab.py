@@ -84,6 +84,8 @@ class FedCollab(Personal):
         unknown = np.zeros((round.n_clients, round.label_counts.shape[1]))
         counts = np.array(state.get("label_counts", unknown), dtype=np.float64)
         counts[list(round.clients)] = round.label_counts
+        if "label_counts" in state and np.array_equal(counts, state["label_counts"]):
+            return {"coalition": state["coalition"], "label_counts": counts}
         known = np.flatnonzero(counts.sum(axis=1) > 0)
         choice = np.full(round.n_clients, -1)
         choice[known] = coalitions(counts[known].sum(axis=1), label_divergences(counts[known]), self.complexity)
