@@ -91,7 +91,7 @@ def test_a_file_then_options(tmp_path, capsys):
 def test_what_was_stopped_goes_on_without_its_options(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
 
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pluribus.cli.app import FailedError, stopped
 from pluribus.federated.config import ALPHA, SETTINGS, Config, Layer
+
+if TYPE_CHECKING:
+    from pluribus.federated.grid import Cell
 
 HERE = "pluribus-out/federate"
 
@@ -32,12 +36,27 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+class _Federate(click.Command):
+    """The command, whose first word may be ``compare`` in the place of a file."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of this command, or of the other."""
+        if args[:1] == ["compare"]:
+            from pluribus.cli.compare import compare
+
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 class _Stoppable:
     """Around the command: Ctrl-C ends it with a hint that fits what is stored by then."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.settings: Config | None = None
+        self.cells: Sequence[Cell] | None = None
 
     def __enter__(self) -> _Stoppable:
         return self
@@ -48,13 +67,21 @@ class _Stoppable:
 
     def _hint(self) -> str:
         from pluribus.federated import experiment as room
+        from pluribus.federated import grid
 
-        if self.folder is None or self.settings is None or room.stored_settings(self.folder) != self.settings:
+        if self.cells is not None and self.folder is not None:
+            stored = grid.stored(self.folder) == tuple(self.cells)
+        else:
+            known = self.folder is not None and self.settings is not None
+            stored = known and room.stored_settings(self.folder or Path()) == self.settings
+        if not stored:
             return "nothing was stored yet; run the same command again"
         return f"to go on: pluribus federate --resume --out {self.folder}"
 
 
-@click.command(short_help="Many clients' updates become one model: rules side by side, and a page that shows why.")
+@click.command(
+    cls=_Federate, short_help="Many clients' updates become one model: rules side by side, and a page that shows why."
+)
 @click.argument("file", metavar="[CONFIG.toml]", required=False, type=click.Path(path_type=Path))
 @_settings
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help=f"where the results go  [{HERE}]")
@@ -88,10 +115,14 @@ def federate(
     experiment worth looking at, of about a minute. Results go to DIR: report.html, rounds.csv, weights.csv,
     clients.csv, models/, config.toml, summary.json and timing.json. The same settings give the same bytes, except for
     timing.json. A run that was stopped or killed goes on with --resume.
+
+    Where a file gives attack, partition, shift, participation, schedule or channel a list, each combination is an
+    experiment in a folder of its own, and one page compares them. `pluribus federate compare DIR...` compares
+    finished folders.
     """
     with _Stoppable() as stoppable:
         from pluribus.cli import progress, show
-        from pluribus.federated import config, config_file
+        from pluribus.federated import config, config_file, grid
         from pluribus.federated import experiment as room
 
         layers: list[Layer] = []
@@ -103,12 +134,34 @@ def federate(
         layers.append(Layer(options, lambda key: f"--{key.replace('_', '-')}"))
         folder = out or config_file.folder_of(beside, file) or Path(HERE)
         going_on = resume and not force
+        processes = config.read_workers(workers if workers is not None else beside.get("workers"))
+        where = config.read_engine(engine if engine is not None else beside.get("engine"))
+        spread_out = grid.expand(layers)
+        there = grid.stored(folder) if going_on else None
+        if spread_out is None and there is not None and file is None and not options:
+            spread_out = there, ()
+        if spread_out is not None:
+            cells, notes = spread_out
+            if going_on and there is None:
+                raise room.FolderError(f"nothing to resume in {folder}; leave --resume out to begin there")
+            if dry_run:
+                show.cells(cells, as_json)
+                return
+            silent = quiet or as_json
+            for note in () if silent else notes:
+                click.echo(note, err=True)
+            stoppable.folder, stoppable.cells = folder, cells
+            follow = None if silent else progress.watch_cell
+            with _failing():
+                outcome = grid.run(
+                    cells, folder, workers=processes, resume=resume, force=force, watch=follow, engine=where
+                )
+            show.grid(outcome, as_json, quiet)
+            return
         if going_on and not room.holds_experiment(folder):
             raise room.FolderError(f"nothing to resume in {folder}; leave --resume out to begin there")
         base = room.stored_settings(folder) if going_on else None
-        settings, notes = config.resolve(*layers, base=base)
-        processes = config.read_workers(workers if workers is not None else beside.get("workers"))
-        where = config.read_engine(engine if engine is not None else beside.get("engine"))
+        settings, notes = config.resolve(*grid.settled(layers), base=base)
         if dry_run:
             show.plan(settings, as_json)
             return
@@ -117,12 +170,19 @@ def federate(
             click.echo(note, err=True)
         watch = None if silent else progress.watch(settings)
         stoppable.folder, stoppable.settings = folder, settings
-        try:
-            outcome = room.run(
-                settings, folder, workers=processes, resume=resume, force=force, watch=watch, engine=where
-            )
-        except room.SimulationError as error:
-            raise FailedError(str(error)) from error
+        with _failing():
+            made = room.run(settings, folder, workers=processes, resume=resume, force=force, watch=watch, engine=where)
         if silent:
-            outcome = dataclasses.replace(outcome, notes=(*notes, *outcome.notes))
-        show.results(outcome, as_json, quiet)
+            made = dataclasses.replace(made, notes=(*notes, *made.notes))
+        show.results(made, as_json, quiet)
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """A run that fails ends the command with its own code."""
+    from pluribus.federated.experiment import SimulationError
+
+    try:
+        yield
+    except SimulationError as error:
+        raise FailedError(str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -13,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from pluribus.federated.config import Config
     from pluribus.federated.experiment import Watch
+    from pluribus.federated.grid import Cell
     from pluribus.federated.workers import Board, Task
 
 LINE_EVERY = 10.0  # seconds between two lines where there is no terminal
@@ -24,6 +26,17 @@ def watch(settings: Config) -> Watch:
 
     shown = _Bars(settings) if sys.stderr.isatty() else _Lines(settings)
     return Watch(shown.begin, shown.look, shown.end)
+
+
+def watch_cell(cell: Cell, number: int, cells: int) -> Watch:
+    """Who shows the progress of one experiment of a grid."""
+    shown = watch(cell.settings)
+
+    def begin(settings: Config, tasks: list[Task]) -> None:
+        click.echo(f"experiment {number} of {cells}: {cell.name}", err=True)
+        shown.begin(settings, tasks)
+
+    return dataclasses.replace(shown, begin=begin)
 
 
 class _Lines:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pluribus.federated.comparison import Told
     from pluribus.federated.config import Config
     from pluribus.federated.experiment import Outcome
+    from pluribus.federated.grid import Cell
+    from pluribus.federated.grid import Outcome as GridOutcome
 
 MISSING = "–"
 
@@ -93,6 +96,77 @@ def plan(settings: Config, as_json: bool) -> None:
         mark = "attacks" if i in setup.attackers else "wrong labels" if i in setup.noisy else ""
         rows.append([str(i), str(counts.sum()), *(str(n) if n else "." for n in counts), mark])
     print_table(heads, rows, words=(0, len(heads) - 1))
+
+
+def cells(found: Sequence[Cell], as_json: bool) -> None:
+    """The experiments of a grid, before they are run."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"cells": {cell.name: cell.settings.plain() for cell in found}}, indent=2))
+        return
+    for cell in found:
+        click.echo(cell.name)
+    runs = sum(len(cell.settings.rules) * cell.settings.seeds for cell in found)
+    click.echo(f"{len(found)} experiments, {runs} runs")
+
+
+def grid(outcome: GridOutcome, as_json: bool, quiet: bool) -> None:
+    """A grid's table and where its page is, or all of it as JSON."""
+    if as_json:
+        import json
+
+        facts = {"out": str(outcome.folder), "made_now": outcome.made_now, "told": list(outcome.notes)}
+        click.echo(json.dumps({**outcome.summary, **facts}, indent=2))
+        return
+    for note in () if quiet else outcome.notes:
+        click.echo(note, err=True)
+    comparison(outcome.experiments, False, quiet)
+    if not quiet:
+        click.echo(f"report: {outcome.folder / 'report.html'}")
+
+
+def comparison(found: Sequence[Told], as_json: bool, quiet: bool = False) -> None:
+    """Accuracy rule x experiment, what the experiments differ in, and which rule is ahead where."""
+    from pluribus.federated import comparison as side_by_side
+
+    if as_json:
+        import json
+
+        click.echo(json.dumps(side_by_side.as_plain(found), indent=2))
+        return
+    apart = side_by_side.differing(found)
+    numbers = [f"[{k + 1}]" for k in range(len(found))]
+    print_table(
+        ["", "experiment", *apart],
+        [[numbers[k], one.name, *(_told(apart[key][k]) for key in apart)] for k, one in enumerate(found)],
+        words=range(2 + len(apart)),
+    )
+    rows = []
+    for rule in side_by_side.rules_of(found):
+        cells = [_marked(one, rule) for one in found]
+        rows.append([rule, *cells])
+    click.echo()
+    print_table(["rule", *numbers], rows)
+    if quiet:
+        return
+    click.echo("* ahead of every other rule by more than the paired spread; ~ not told apart from the highest")
+    for sentence in side_by_side.sentences(found):
+        click.echo(sentence)
+
+
+def _marked(one: Told, rule: str) -> str:
+    from pluribus.federated.comparison import mark
+
+    row = one.row(rule)
+    if row is None:
+        return MISSING
+    return _with_spread(row["accuracy"]) + {"best": " *", "tied": " ~", "": "  "}[mark(one, rule)]
+
+
+def _told(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> None:

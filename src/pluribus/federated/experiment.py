@@ -31,6 +31,7 @@ __all__ = [
     "Outcome",
     "SimulationError",
     "Watch",
+    "check",
     "holds_experiment",
     "run",
     "stored_settings",
@@ -128,6 +129,12 @@ def run(
         outputs.write(out, done, results, timing)
         folder.close(out)
     return Outcome(out, results, timing, notes)
+
+
+def check(settings: Config) -> None:
+    """Raise what `run` would raise about settings that do not fit their data or their rules, before any folder."""
+    rules = {text: server.parse(text, attackers=config.attackers_of(settings)) for text in settings.rules}
+    _try_rules(rules, build(settings, load(settings), settings.seed), settings)
 
 
 def binding_of(settings: Config, dataset: Dataset) -> dict[str, Any]:

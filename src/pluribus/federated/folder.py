@@ -25,6 +25,7 @@ RESULTS = ("report.html", "rounds.csv", "weights.csv", "clients.csv", "config.to
 MODELS = "models"
 CHECKPOINTS = "checkpoints"
 BINDING = "run.json"
+CELLS, GRID = "cells.json", "grid.json"  # of a grid: what is to be run, and what came of it
 
 
 class FolderError(PluribusError, ValueError):
@@ -52,7 +53,7 @@ def look(folder: Path) -> Found:
     summary = _read(folder / SUMMARY)
     if summary is not None and isinstance(summary.get("binding"), dict):
         return Found("finished", summary["binding"])
-    names = tuple(name for name in RESULTS if (folder / name).exists())
+    names = tuple(name for name in (*RESULTS, CELLS, GRID) if (folder / name).exists())
     return Found("others", None, names) if names else Found("nothing")
 
 
@@ -71,7 +72,7 @@ def open_for(folder: Path, binding: Mapping[str, Any]) -> None:
     checkpoints.mkdir(exist_ok=True)
     # The mark comes before anything is removed, so that a kill in between leaves an unfinished experiment.
     write_text(checkpoints / BINDING, json.dumps(binding, indent=1, sort_keys=True) + "\n")
-    for name in RESULTS:
+    for name in (*RESULTS, CELLS, GRID, "grid.csv"):
         (folder / name).unlink(missing_ok=True)
     for old in (folder / MODELS).glob("*-seed*.safetensors"):
         old.unlink()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pluribus.core.rule import Chain
 from pluribus.federated.config import Config
 from pluribus.federated.data import Dataset
+from pluribus.federated.fairness import client_fairness
 from pluribus.federated.history import History
 from pluribus.federated.measuring import measure
 from pluribus.federated.server.base import ServerRule, State
@@ -160,13 +161,10 @@ def worst_client(history: History, attackers: Sequence[int]) -> float:
 def fairness(history: History, attackers: Sequence[int]) -> dict[str, float]:
     """How evenly the clients that do not attack are served (`FAIRNESS`); NaN where no accuracy is known."""
     honest = np.delete(history.client_accuracy, list(attackers))
-    known = np.sort(honest[np.isfinite(honest)])
-    if not len(known):
+    if not np.isfinite(honest).any():
         return dict.fromkeys(FAIRNESS, float("nan"))
-    squares = float((known**2).sum())
-    tenth = known[: max(len(known) // 10, 1)]
-    jain = float(known.sum() ** 2 / (len(known) * squares)) if squares else 1.0  # all zero: all alike
-    return {"worst_tenth": float(tenth.mean()), "client_deviation": float(known.std()), "jain": jain}
+    found = client_fairness(honest)
+    return {"worst_tenth": found.worst_tenth, "client_deviation": found.deviation, "jain": found.jain}
 
 
 def costs(history: History, target: float) -> dict[str, float]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from .aggregate import fragment, render_aggregate
 from .data import AggregateReport, Relation, ReportError, RuleReport, RunReport
+from .grid import GridCell, GridReport, render_grid
 from .page import render
 from .results import aggregate_fragment, aggregate_page
 from .write import write_text
 
 __all__ = [
     "AggregateReport",
+    "GridCell",
+    "GridReport",
     "Relation",
     "ReportError",
     "RuleReport",
@@ -19,5 +22,6 @@ __all__ = [
     "fragment",
     "render",
     "render_aggregate",
+    "render_grid",
     "write_text",
 ]

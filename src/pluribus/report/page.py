@@ -41,7 +41,7 @@ def render(report: RunReport) -> str:
         rules=[_rule(report, i, rule) for i, rule in enumerate(report.rules)],
         counted=who_counted(report),
         labels=_labels(report),
-        config=list(_flat(report.config)),
+        config=list(flat(report.config)),
     )
 
 
@@ -237,11 +237,11 @@ def _labels(report: RunReport) -> Figure | None:
     )
 
 
-def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, value as in TOML) of every leaf, in the order given."""
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{name}.")
+            yield from flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", _value(value)
 
