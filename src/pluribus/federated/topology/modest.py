@@ -45,7 +45,7 @@ class MoDeST:
 
     Sampling compared with get_ordered_sample_list of the authors' code (accdfl / dlsim SampleManager): sorted by a
     digest of "node-round", first so many; theirs is MD5 and here SHA-256. Activity, pings and the fraction are from the
-    catalogue's account and general knowledge of the paper.
+    abstract and general knowledge.
 
     Parameters
     ----------
@@ -66,7 +66,10 @@ class MoDeST:
     weighting: str = "uniform"
 
     numbers = (206,)
-    source = "MoDeST: decentralised learning with client sampling (catalogue 206)"
+    source = (
+        "de Vos et al., MoDeST: Bridging the Gap between Federated and Decentralized Learning with Decentralized "
+        "Sampling, arXiv 2302.13837, 2023"
+    )
     explanation = "Each round's participants and aggregators follow from hashes, so nobody has to be the server."
 
     def __post_init__(self) -> None:
