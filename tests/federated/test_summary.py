@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pluribus.federated import outputs, server
+from pluribus.federated import SettingError, outputs, server
 from pluribus.federated.attacks import Trigger
+from pluribus.federated.contributions import leave_one_out
 from pluribus.federated.experiment import run
 from pluribus.federated.history import History
 from pluribus.federated.setup import build, load
@@ -115,3 +116,26 @@ def test_what_a_method_says_travels_is_what_is_counted(settings_of):
         moved[text] = simulate(setup, server.parse(text), 0, rounds=2).history.bytes_up[-1]
     assert moved["ferret:directions=8"] == 2 * 6 * (8 * 4 + 8)
     assert moved["gmf:density=0.1"] < 0.4 * moved["fedavg"]
+
+
+def test_leaving_each_client_out_is_told_beside_its_weight(settings_of, tmp_path, files):
+    settings = settings_of(leave_one_out=True, attack="sign_flip:1:5", rules="fedavg", clients=5, rounds=3, seeds=1)
+    outcome = run(settings, tmp_path)
+    rows = list(csv.DictReader(io.StringIO(files(tmp_path)["clients.csv"].decode())))
+    gained = [float(row["leave_one_out_loss"]) for row in rows]
+    (attacker,) = (k for k, row in enumerate(rows) if row["attacker"] == "1")
+    assert gained[attacker] == min(gained) < 0
+    setup = build(settings, load(settings), 0)
+    exact = leave_one_out(setup, server.parse("fedavg"), 0, 3)
+    assert gained == exact.loss.tolist()
+    agreement = outcome.summary["rules"][0]["leave_one_out"]
+    assert agreement["weights"]["by_seed"] == [pytest.approx(exact.agreement()["weights"])]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "loss lowered by it" in page
+    assert "rank correlation with the exact contribution" in page
+
+
+@pytest.mark.parametrize(("changes", "told"), [({"rounds": 1000}, "more than 50000"), ({"clients": 1}, "one client")])
+def test_leaving_out_is_for_small_runs(settings_of, changes, told):
+    with pytest.raises(SettingError, match=f"leave_one_out: .*{told}"):
+        settings_of(leave_one_out=True, **changes)

@@ -26,8 +26,10 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
             command = click.option(f"--{ALPHA}", ALPHA, metavar="A", help="short for --partition dirichlet:A")(command)
         option = f"--{name.replace('_', '-')}"
         shown = setting.metadata["help"]
-        if setting.type == "bool | None":
-            command = click.option(f"{option}/--no-{name}", name, default=None, help=shown)(command)
+        if setting.type == "bool | None":  # its help says what holds unless it is given
+            command = click.option(f"{option}/{option.replace('--', '--no-', 1)}", name, default=None, help=shown)(
+                command
+            )
             continue
         default = setting.metadata["unsaid"] or setting.default
         default = ",".join(default) if isinstance(default, tuple) else default

@@ -23,6 +23,7 @@ BASELINE = "fedavg"
 LEARNED = "fedlaw"  # looks at the proxy set, so the honest comparison is training on that set
 FINE_TUNING = "finetune"
 BUILT_IN = ("digits", "mnist_5k")
+LEFT_OUT = 50_000  # trainings of a client, about some minutes: the most that leaving each one out may take
 LARGEST = 100_000_000  # rounds x clients: 800 MB of weights
 TRACED = {"participation", "speeds"}  # may name a file as trace:FILE
 ALPHA = "alpha"  # a shortcut in files and on the command line, never kept
@@ -147,6 +148,13 @@ class Config:
         "accuracy whose first time on the simulated clock is told",
         options.number(lambda x: 0 < x <= 1, "a number in (0, 1]"),
     )
+    leave_one_out: bool | None = _setting(
+        False,
+        "",
+        "train again without each client, under every rule and seed: what it contributed, exactly (small runs only)",
+        options.switch,
+        "no",
+    )
     eval_every: int = _setting(1, "N", "measure every N-th round, and the last", options.whole(1))
     seeds: int = _setting(5, "N", "how often all is repeated, each time with clients of its own", options.whole(1))
     seed: int = _setting(0, "N", "the first seed; the others follow it", options.whole(0))
@@ -207,8 +215,17 @@ def resolve(*layers: Layer, base: Config | None = None) -> tuple[Config, tuple[s
         config = dataclasses.replace(config, attack=f"sign_flip:{fifth}:3" if fifth else "none")
     if config.standardize is None:
         config = dataclasses.replace(config, standardize=config.data not in BUILT_IN)
-    config = _canonical(config, names)
-    return completed(config, names["rules"])
+    config, notes = completed(_canonical(config, names), names["rules"])
+    config = dataclasses.replace(config, leave_one_out=bool(config.leave_one_out))
+    trainings = config.clients**2 * config.rounds * config.seeds * len(config.rules)
+    if config.leave_one_out and (trainings > LEFT_OUT or config.clients < 2):
+        why = (
+            "one client alone cannot be left out"
+            if config.clients < 2
+            else (f"clients x clients x rounds x seeds x rules is {trainings}, more than {LEFT_OUT}")
+        )
+        raise SettingError(f"{names['leave_one_out']}: {why}; take other numbers, or do without")
+    return config, notes
 
 
 def _canonical(config: Config, names: Mapping[str, str]) -> Config:

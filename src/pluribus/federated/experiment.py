@@ -18,6 +18,7 @@ from pluribus.core.errors import FileError, PluribusError
 from pluribus.federated import checkpoint, config, folder, outputs, server, summary
 from pluribus.federated.checkpoint import Clock
 from pluribus.federated.config import Config
+from pluribus.federated.contributions import LeaveOneOut, leave_one_out
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import SettingError
 from pluribus.federated.folder import FolderError
@@ -124,7 +125,8 @@ def run(
             watch.end()
         loaded = {(task.rule, task.seed): checkpoint.load(task.path, task.owner) for task in tasks}
         timing = _timing(settings, {key: clock for key, (_, clock) in loaded.items()}, time.perf_counter() - began)
-        done = summary.Done(settings, dataset, setups, rules, {key: run for key, (run, _) in loaded.items()})
+        left_out = _left_out(settings, setups, rules)
+        done = summary.Done(settings, dataset, setups, rules, {key: run for key, (run, _) in loaded.items()}, left_out)
         results = summary.summarise(done, binding)
         outputs.write(out, done, results, timing)
         folder.close(out)
@@ -235,6 +237,19 @@ def _try_rules(rules: Mapping[str, Any], setup: Setup, settings: Config) -> None
             raise SettingError(f"rule {text!r}: {error}{why}") from None
         if setup.proxy is None and config.rule_kind(text) in (config.LEARNED, config.FINE_TUNING):
             raise SettingError(f"rule {text!r} learns on the server's own samples, and proxy is 0; give it some")
+
+
+def _left_out(
+    settings: Config, setups: Mapping[int, Setup], rules: Mapping[str, Any]
+) -> dict[tuple[str, int], LeaveOneOut]:
+    """Each client's exact contribution by rule and seed, where it was asked for; `config.resolve` bounds the work."""
+    if not settings.leave_one_out:
+        return {}
+    return {
+        (text, seed): leave_one_out(setups[seed], rule, seed, settings.rounds, most=config.LEFT_OUT)
+        for seed in settings.all_seeds
+        for text, rule in rules.items()
+    }
 
 
 def _timing(settings: Config, clocks: Mapping[tuple[str, int], Clock], elapsed: float) -> dict[str, Any]:

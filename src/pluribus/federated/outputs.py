@@ -107,14 +107,18 @@ def _weights(done: Done) -> Iterator[Sequence[Any]]:
 def _clients(done: Done) -> Iterator[Sequence[Any]]:
     """One row a client, rule and seed: who it is, how well it is served and what it counted for."""
     names = [f"samples_of_{name}" for name in done.first.class_names]
-    yield "rule", "seed", "client", "attacker", "noisy", "samples", "rounds", "mean_weight", "accuracy", *names
+    exact = ("leave_one_out_accuracy", "leave_one_out_loss") if done.left_out else ()
+    head = "rule", "seed", "client", "attacker", "noisy", "samples", "rounds", "mean_weight", "accuracy"
+    yield *head, *exact, *names
     for rule, seed, run in _each(done):
         setup, h = done.setups[seed], run.history
         for i, counts in enumerate(setup.label_counts):
             known = h.weights[:, i][np.isfinite(h.weights[:, i])]
             weight = known.sum() / h.rounds if len(known) else np.nan
             facts = int(i in setup.attackers), int(i in setup.noisy), int(counts.sum()), int(h.present[:, i].sum())
-            yield rule, seed, i, *facts, _cell(weight), _cell(h.client_accuracy[i]), *counts.tolist()
+            left = done.left_out.get((rule, seed))
+            change = (_cell(left.accuracy[i]), _cell(left.loss[i])) if left else ()
+            yield rule, seed, i, *facts, _cell(weight), _cell(h.client_accuracy[i]), *change, *counts.tolist()
 
 
 def _each(done: Done) -> Iterator[tuple[str, int, Run]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pluribus import report
 from pluribus.federated.config import Config
@@ -74,7 +75,18 @@ def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> repor
         final={name: np.nan if value is None else value for name, value in final.items()},
         explanation=row["explanation"],
         time=np.stack([h.time for h in histories]),
+        contributions=_contributions(done, row["rule"]),
     )
+
+
+def _contributions(done: Done, rule: str) -> Mapping[str, NDArray[np.float64]]:
+    """What each client contributed, of the first seed: the exact change, and the measures of it."""
+    left = done.left_out.get((rule, done.settings.seed))
+    if left is None:
+        return {}
+    exact = {"accuracy gained by it": left.accuracy, "loss lowered by it": left.loss}
+    known = {name: values for name, values in exact.items() if np.isfinite(values).any()}
+    return known | {name: values for name, values in left.measures.items() if len(values)}
 
 
 def _scaled(value: float | None, by: float) -> float | None:
@@ -108,6 +120,15 @@ def _notes(done: Done, summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             "Each seed has clients of its own; weights, relations and label histograms are those of seed "
             f"{settings.seed}."
+        )
+    if done.left_out:
+        notes.append(f"Contributions, leaving each client out: {meanings['leave_one_out']}.")
+    for row in summary["rules"] if done.left_out else ():
+        told = ", ".join(
+            f"{name} {value['mean']:+.2f}" for name, value in row["leave_one_out"].items() if value["mean"]
+        )
+        notes.append(
+            f"{row['rule']}: rank correlation with the exact contribution, mean over the seeds: {told or '–'}."
         )
     if done.first.noisy:
         noisy = ", ".join(map(str, done.first.noisy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pluribus.core.rule import Chain
 from pluribus.federated.config import Config
+from pluribus.federated.contributions import LeaveOneOut
 from pluribus.federated.data import Dataset
 from pluribus.federated.fairness import client_fairness
 from pluribus.federated.history import History
@@ -47,6 +48,9 @@ MEANINGS = {
     "bytes_to_target": "bytes both ways until then, likewise",
     "staleness": "mean number of server steps between the model that a client started from and the step its update "
     "took part in",
+    "leave_one_out": "rank correlation, over the clients, of each measure of a client's contribution with the exact "
+    "one: how much lower the loss is than after the same run without the client (under personal models: how much "
+    "higher the others' mean accuracy is); each client's numbers are in clients.csv",
     "attack_success": "share of the test samples of other classes that the final model takes for the attackers' class "
     "once they carry the attackers' patch (backdoor attacks only); mean over the seeds",
 }
@@ -66,13 +70,17 @@ COSTS = (
 
 @dataclass(frozen=True, eq=False)
 class Done:
-    """Everything of an experiment whose runs have all ended; rules by their texts, runs by rule and seed."""
+    """Everything of an experiment whose runs have all ended; rules by their texts, runs by rule and seed.
+
+    ``left_out`` is each client's exact contribution, likewise, and empty where it was not asked for.
+    """
 
     settings: Config
     dataset: Dataset
     setups: Mapping[int, Setup]
     rules: Mapping[str, ServerRule]
     runs: Mapping[tuple[str, int], Run]
+    left_out: Mapping[tuple[str, int], LeaveOneOut] = field(default_factory=dict)
 
     @property
     def first(self) -> Setup:
@@ -213,11 +221,25 @@ def _numbers(done: Done, rule: str) -> dict[str, Any]:
             attack_success(setups[s], done.rules[rule], done.runs[rule, s].state) for s in histories
         ]
     statuses = np.stack([h.status for h in histories.values()])
-    return {name: over_seeds(values) for name, values in several.items()} | {
-        "rounds_without_a_step": {
-            STATUS[k]: int((statuses == k).sum()) for k in range(1, len(STATUS)) if (statuses == k).any()
-        },
-    }
+    agreement = [done.left_out[rule, s].agreement(exact_of(done, rule)) for s in histories if done.left_out]
+    names = dict.fromkeys(name for one in agreement for name in one)
+    left_out = {name: over_seeds([one.get(name, np.nan) for one in agreement]) for name in names}
+    told: dict[str, Any] = {"leave_one_out": left_out} if left_out else {}
+    return (
+        {name: over_seeds(values) for name, values in several.items()}
+        | told
+        | {
+            "rounds_without_a_step": {
+                STATUS[k]: int((statuses == k).sum()) for k in range(1, len(STATUS)) if (statuses == k).any()
+            },
+        }
+    )
+
+
+def exact_of(done: Done, rule: str) -> str:
+    """In what contributions under a rule are exact: ``loss``, which is finer, or ``accuracy`` of personal models."""
+    made = done.rules[rule]
+    return "accuracy" if isinstance(made, Server) and made.personal_models else "loss"
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class RuleReport:
         One sentence: what the rule does.
     time
         (seeds, rounds) seconds on the run's own clock after each round, never falling; None where there is no clock.
+    contributions
+        What each client contributed by several measures, each (clients,), by their names; of the first seed.
     """
 
     name: str
@@ -68,6 +70,7 @@ class RuleReport:
     explanation: str = ""
     formal: str = ""
     time: FloatArray | None = None
+    contributions: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         accuracy = np.asarray(self.accuracy, dtype=np.float64)
@@ -113,6 +116,8 @@ class RunReport:
         for rule in self.rules:
             who = f"rule {rule.name!r}: "
             _array(rule.accuracy, (rule.accuracy.shape[0], self.rounds), f"{who}accuracy", "seeds x rounds")
+            for name, values in rule.contributions.items():
+                _array(values, (n,), f"{who}contributions, {name}", "one for each client")
             if rule.weights is not None:
                 _array(rule.weights, (n, self.rounds), f"{who}weights", "clients x rounds")
         if self.label_counts is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from .bars import bar_chart, stacked_bars
 from .counted import who_counted
 from .data import RuleReport, RunReport
-from .figure import Figure
+from .figure import Figure, Table
 from .findings import findings, mean_weights, most_accurate
 from .heat import heat_map, off_diagonal, relation_map
 from .layout import fill
@@ -182,8 +182,23 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
         "weights": weights,
         "relation": relation,
         "bars": bars,
+        "contributions": _contributions(report, rule),
         "aside": f"{said} An equal share would be {show(share)}.".strip(),
     }
+
+
+def _contributions(report: RunReport, rule: RuleReport) -> Table | None:
+    if not rule.contributions:
+        return None
+    return Table(
+        f"What each client contributed under {rule.label}, by several measures. Of the first seed.",
+        ("client", *rule.contributions),
+        tuple(
+            (name, *(number(float(values[i])) for values in rule.contributions.values()))
+            for i, name in enumerate(report.clients)
+        ),
+        frozenset(report.attackers),
+    )
 
 
 def _weights(report: RunReport, rule: RuleReport, values: FloatArray, key: str, show: Callable[[float], str]) -> Figure:
