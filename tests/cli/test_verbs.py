@@ -11,7 +11,7 @@ import pytest
 from pluribus.cli import main
 from pluribus.core import catalogue, laws
 from pluribus.core.errors import RuleError
-from pluribus.federated import server
+from pluribus.federated import methods, server
 from pluribus.rules import NNM, Krum, Median, chain, registered
 
 laws_stored = laws.store
@@ -24,7 +24,9 @@ def test_the_catalogue_holds_every_named_method_once(capsys):
     names = [(row["room"], row["name"]) for row in rows]
     assert len(names) == len(set(names))
     assert {name for room, name in names if room == "rules"} == set(registered())
-    assert {name for room, name in names if room == "federated"} == set(server.registered())
+    assert {name for room, name in names if room == "federated"} == {*server.registered(), *methods.registered()}
+    numbers = [number for row in rows for number in row["numbers"]]
+    assert {54, 149, 161, 206, 371} <= set(numbers)
     law = next(row for row in rows if row["name"] == "fedlaw")
     assert law == {
         "numbers": [0], "name": "fedlaw", "room": "federated",

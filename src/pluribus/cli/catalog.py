@@ -59,20 +59,21 @@ def _class(entry: Entry) -> Any:
 
 def _facts(entry: Entry) -> dict[str, Any]:
     """What a method says of itself; plain values."""
-    from dataclasses import MISSING, fields
+    from dataclasses import MISSING, fields, is_dataclass
 
     from pluribus.core.ruletext import default_of
 
     method = _class(entry)
-    defaults = {f.name: default_of(f) for f in fields(method)}
+    defaults = {f.name: default_of(f) for f in fields(method)} if is_dataclass(method) else {}
     # Of a rule made of rules some are properties: they depend on its parts.
     reads, laws = getattr(method, "reads", None), getattr(method, "laws", None)
+    formula, source = getattr(method, "formula", ""), getattr(method, "source", "")  # what is no rule has them in words
     return {
-        "formula": method.formula if isinstance(method.formula, str) else "",
+        "formula": formula if isinstance(formula, str) else "",
         "parameters": [n if d is MISSING else f"{n}={_listed(d)}" for n, d in defaults.items()],
         "reads": str(getattr(reads, "value", "as its parts do" if isinstance(reads, property) else "")),
         "laws": sorted(laws) if isinstance(laws, frozenset) else [],
-        "source": method.source if isinstance(method.source, str) else "",
+        "source": source if isinstance(source, str) else "",
     }
 
 

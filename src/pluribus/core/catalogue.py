@@ -13,9 +13,14 @@ from pluribus.core.errors import RuleError
 from pluribus.core.registry import get, registered
 from pluribus.core.rule import Rule
 
-# Rooms that register methods by name: the room, the module that knows them, and its `registered() -> {name: class}`.
+# Rooms that register methods by name: the room, the module that knows them, and its `registered()`, classes or entries by
+# name.
 # They are named here and imported when asked for, because the core knows no room.
-REGISTRIES = (("rules", "pluribus.rules"), ("federated", "pluribus.federated.server"))
+REGISTRIES = (
+    ("rules", "pluribus.rules"),
+    ("federated", "pluribus.federated.server"),
+    ("federated", "pluribus.federated.methods"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,18 @@ class Entry:
 def entries() -> list[Entry]:
     """All methods: those with numbers by number, then the others by room and name."""
     found = [
-        Entry(tuple(getattr(cls, "numbers", ())), name, room, f"{cls.__module__}.{cls.__qualname__}")
+        entry(name, room, method)
         for room, module in REGISTRIES
-        for name, cls in importlib.import_module(module).registered().items()
+        for name, method in importlib.import_module(module).registered().items()
     ]
     return sorted(found, key=lambda e: (not e.numbers, e.numbers, e.room, e.name))
+
+
+def entry(name: str, room: str, method: Any) -> Entry:
+    """The entry of a class with its ``numbers``, or the one that a room made itself for a method without a class."""
+    if isinstance(method, Entry):
+        return method
+    return Entry(tuple(getattr(method, "numbers", ())), name, room, f"{method.__module__}.{method.__qualname__}")
 
 
 def rules_named(texts: Iterable[str]) -> dict[str, Rule]:
