@@ -13,9 +13,8 @@ from pluribus.core.errors import RuleError
 from pluribus.core.registry import get, registered
 from pluribus.core.rule import Rule
 
-# Rooms that register methods by name: the room, the module that knows them, and its `registered()`, classes or entries by
-# name.
-# They are named here and imported when asked for, because the core knows no room.
+# Rooms that register methods: the room, and the module whose `registered()` gives classes or entries by name. They are
+# named here and imported when asked for, because the core knows no room.
 REGISTRIES = (
     ("rules", "pluribus.rules"),
     ("federated", "pluribus.federated.server"),
