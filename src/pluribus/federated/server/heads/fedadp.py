@@ -30,8 +30,9 @@ class FedADP(FedAvg):
     the lifted narrow one, which is the same function. Of the lifted update only the narrow network has to travel; the
     simulation counts the lifted one's bytes.
 
-    For the formula see `netchange`; deeper and shallower networks are functions there, as the embedded models have
-    one hidden layer.
+    On digits (10 clients, mlp:16, iid, 50 rounds, 2 seeds) widths 8 and 16 by turns have .87 where FedAvg of width 16
+    has .90 and of width 8 .81. For the operators see `netchange`, and how far they were confirmed; deeper and shallower
+    networks are functions there, as the embedded models have one hidden layer.
 
     Parameters
     ----------

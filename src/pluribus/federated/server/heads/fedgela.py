@@ -28,7 +28,8 @@ class FedGELA(FedAvg):
     the global head. The head's bias is zero. In fewer dimensions than C - 1 there is no simplex; see `simplex_etf`.
 
     Compared with the authors' code (MediaBrain-SJTU/FedGELA, FedGELA.py: get_etf, produce_Ew, train_net), whose 1 /
-    temperature is ``scale``.
+    temperature is ``scale`` and whose features are on the unit sphere, as here in training. On class-partitioned digits
+    FedAvg's learned head is ahead of it (10 clients, shards:2, 15 rounds, 3 seeds: .743, and .655 at scale 2).
 
     Parameters
     ----------
