@@ -192,3 +192,22 @@ class Unmixed(InCo):
 def test_levels_without_blocks_are_refused():
     with pytest.raises(RuleError, match="there are no blocks to leave out; take levels=1"):
         InCo(levels=2).init(federation().model.init(0), 3)
+
+
+class Coupled:
+    """``first (1 + block)``, whose gradient in the block is not zero where the block is."""
+
+    def loss_and_grad(self, params, batch):
+        first, block = params["blocks.0.weight"], params["blocks.1.weight"]
+        return float((first * (1 + block)).sum()), {"blocks.0.weight": 1 + block, "blocks.1.weight": first.copy()}
+
+
+def test_a_lacking_block_stays_zero_while_a_client_trains():
+    params = {f"blocks.{number}.weight": np.full((2, 2), 3.0) for number in range(2)}
+    setup = world()
+    rule = InCo(levels=2)
+    told = rule.offer(rule.init(params, 2), 0).told
+    how = replace(setup.training, steps=4, lr=0.5)
+    report = rule.client.train(Job(Coupled(), params, told, setup.clients[0], how, {}, 0, 0, 0))
+    np.testing.assert_array_equal(report.params["blocks.0.weight"], np.full((2, 2), 3.0 - 4 * 0.5))
+    np.testing.assert_array_equal(report.params["blocks.1.weight"], params["blocks.1.weight"])
