@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: a page a rule, the table of rules and laws, the pictures.
+"""Write the pages that come from the code: a page a rule, the tables of rules, laws and server rules, the pictures.
 
     python docs/make.py            # write
     python docs/make.py --check    # exit with 1 if something written differs from what the code says
@@ -10,6 +10,7 @@ stored counterexamples. Nothing here is measured.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ from pluribus import laws, rules
 from pluribus.core.errors import PluribusError
 from pluribus.core.files import write_text
 from pluribus.core.rule import PointRule, PreRule, Rule
+from pluribus.core.ruletext import default_of
+from pluribus.federated import server
 
 HERE = Path(__file__).parent
 SIZE, REACH = 320, 4.0  # pixels, and the half-width of what a picture shows
@@ -198,10 +201,63 @@ def index(found: dict[str, Rule]) -> str:
     return "\n".join(lines)
 
 
+FAMILIES = {
+    "": "Weights, optimisers and trees on the server",
+    "contribution": "Weights by what a client contributes",
+    "asynchronous": "Late and absent clients",
+    "control": "What clients do while they train",
+    "compact": "Less to send",
+    "personal": "A model for each client",
+    "heads": "Features and heads",
+    "distillation": "Distillation on the server",
+}
+"""Families of server rules: their package below `pluribus.federated.server`, and a title."""
+
+
+def server_rules() -> str:
+    """The table of all named server rules, by family, from the registry."""
+    lines = [
+        "# Server rules",
+        "",
+        "Written by `docs/make.py` from the code. `pluribus federate --rules KEY[:parameter=value...]` runs them side",
+        "by side; [Federated learning](federated.md) says how. Every rule on vectors ([Rules](rules.md)) is a server rule",
+        "too. x is the server's model, y_i a client's after its training, delta_i = y_i - x, n_i its samples.",
+    ]
+    families: dict[str, list[type[server.Server]]] = {name: [] for name in FAMILIES}
+    for cls in server.registered().values():
+        below = cls.__module__.removeprefix("pluribus.federated.server.").split(".")
+        families.setdefault(below[0] if len(below) > 1 else "", []).append(cls)
+    for family, found in families.items():
+        if not found:
+            continue
+        lines += ["", f"## {FAMILIES.get(family, family.capitalize())}", ""]
+        lines += ["| key | what it does | formula | parameters | source | catalogue |", "|---|---|---|---|---|---|"]
+        for cls in found:
+            needs = " Each client ends with a model of its own." if cls.personal_models else ""
+            lines.append(
+                f"| `{cls.key}` | {_plain(cls.explanation)}{needs} | {_plain(cls.formula)} | {_parameters(cls)} "
+                f"| {_plain(cls.source)} | {', '.join(map(str, cls.numbers))} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def _parameters(cls: type[server.Server]) -> str:
+    """A rule's own parameters with their defaults, as the command takes them."""
+    shared = {f.name for f in dataclasses.fields(server.Server)}
+    shown = []
+    for own in dataclasses.fields(cls):
+        if own.name in shared or not own.init:
+            continue
+        default = default_of(own)
+        told = "" if default is dataclasses.MISSING else f"={default}"
+        shown.append(f"`{own.name}{told}`".replace("|", "\\|"))
+    return ", ".join(shown)
+
+
 def pages() -> dict[Path, str]:
     """All files that this writes, and their texts."""
     found = laws.example_rules()
-    made = {HERE / "rules.md": index(found)}
+    made = {HERE / "rules.md": index(found), HERE / "server-rules.md": server_rules()}
     for name, rule in found.items():
         drawn = picture(rule)
         if drawn is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 Row = Mapping[str, Any]
+WORTH = 1.1  # costs that differ by less than a tenth are no reason to choose
 
 
 def judge(rows: Sequence[Row]) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _cost(tied: Sequence[Row], known: Sequence[Row]) -> list[str]:
         there = [(row, row[name]["mean"]) for row in (tied if len(tied) > 1 else known) if row.get(name)]
         there = [(row, value) for row, value in there if value is not None]
         values = [value for _, value in there]
-        if len(there) < 2 or min(values) == max(values):
+        if len(there) < 2 or max(values) < WORTH * min(values):
             continue
         least, most = min(there, key=lambda pair: pair[1]), max(there, key=lambda pair: pair[1])
         if len(tied) > 1:
