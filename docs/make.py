@@ -220,8 +220,8 @@ def server_rules() -> str:
         "# Server rules",
         "",
         "Written by `docs/make.py` from the code. `pluribus federate --rules KEY[:parameter=value...]` runs them side",
-        "by side; [Federated learning](federated.md) says how. Every rule on vectors ([Rules](rules.md)) is a server rule",
-        "too. x is the server's model, y_i a client's after its training, delta_i = y_i - x, n_i its samples.",
+        "by side; [Federated learning](federated.md) says how. Every rule on vectors ([Rules](rules.md)) is a server",
+        "rule too. x is the server's model, y_i a client's after its training, delta_i = y_i - x, n_i its samples.",
     ]
     families: dict[str, list[type[server.Server]]] = {name: [] for name in FAMILIES}
     for cls in server.registered().values():
