@@ -116,5 +116,21 @@ def test_what_does_not_fit_is_told():
         rule.step(*a_round(rule, [{}, {}]))
     with pytest.raises(RuleError, match=r"client 1, and got means of shape \(2, 7\); .* features of one size"):
         rule.step(*a_round(rule, [MESSAGES[0], {"means": np.zeros((2, 7)), "counts": np.ones(2)}]))
+    with pytest.raises(RuleError, match="client 1 told a negative count"):
+        rule.step(*a_round(rule, [MESSAGES[0], {"means": np.zeros((2, 3)), "counts": np.array([-1, 2])}]))
     with pytest.raises(RuleError, match="fedgh needs a model with features of its own"):
         rule.init(Softmax(3, 2).init(0), 2)
+
+
+def test_running_means_belong_to_a_clients_body():
+    torch = pytest.importorskip("torch")
+    from pluribus.federated.torch_model import TorchModel
+
+    layers = torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 10)
+    setup = replace(federation(clients=3), model=TorchModel(torch.nn.Sequential(*layers)))
+    rule = FedGH()
+    state = simulate(setup, rule, seed=0, rounds=1).state
+    means = [rule.model_of(state, i)["1.running_mean"] for i in range(3)]
+    assert all(mean.any() for mean in means)
+    assert not np.array_equal(means[0], means[1])
+    np.testing.assert_array_equal(rule.model_of(state, 0)["3.weight"], rule.model_of(state, 1)["3.weight"])

@@ -1,5 +1,7 @@
 """FedImpro: pooled moments are the union's, and drawn features bring the heads' gradients together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from federations import federation
@@ -108,3 +110,7 @@ def test_noise_and_what_was_not_sent():
     told = Round(number=0, clients=(0,), updates=[zeros], sizes=np.ones(1), n_clients=3, total_size=3)
     with pytest.raises(RuleError, match=r"client 0; .*FedImpro\(\).client"):
         rule.step(state, told)
+    shape = state["means"].shape
+    bad = {"means": np.zeros(shape), "variances": -np.ones(shape), "counts": np.ones(10)}
+    with pytest.raises(RuleError, match="client 0 told a negative variance"):
+        rule.step(state, replace(told, messages=[bad]))

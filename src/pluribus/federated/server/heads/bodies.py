@@ -30,9 +30,9 @@ class OwnBodies(Server):
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """Everybody starts with the same model."""
-        own = body_names(self, params)
-        if not self.shares_head:
-            own = list(params)
+        body_names(self, params)
+        shared = head_names(params, self.name) if self.shares_head else ()
+        own = [name for name in params if name not in shared]  # buffers too: they belong to a body
         return {"personal": {name: np.repeat(params[name][None], n_clients, axis=0) for name in own}}
 
     def offer(self, state: State, client: int) -> Offer:
@@ -63,6 +63,8 @@ class OwnBodies(Server):
                     f"{self.key} needs means {shape} and counts {shape[:1]} of client {client}, and got {got}; let the "
                     f"clients use the rule's own method, `{type(self).__name__}().client`, on features of one size"
                 )
+            if (np.asarray(counts) < 0).any():
+                raise RuleError(f"{self.key}: client {client} told a negative count of samples; counts are >= 0")
             here = np.flatnonzero(np.asarray(counts) > 0)
             means.append(np.asarray(sent, dtype=np.float64)[here])
             classes.append(here)

@@ -23,9 +23,10 @@ from pluribus.federated.training import Evaluate, Hooks
 class FedGELA(FedAvg):
     """FedAvg of the body; the head is fixed, ``s sqrt(C/(C-1)) P (I - 11'/C)``, class c times C n_kc / n_k at client k.
 
-    The head is a simplex: all classes have equal norms and angles, whatever is rare. Client k trains with the score
-    of class c multiplied by ``C n_kc / n_k``, so that classes that it lacks take no room, and a balanced client has
-    the global head. The head's bias is zero. In fewer dimensions than C - 1 there is no simplex; see `simplex_etf`.
+    The head is a simplex: all classes have equal norms and angles, whatever is rare. Client k trains with the score of
+    class c multiplied by ``C n_kc / n_k``, so that classes that it lacks take no room, and a balanced client has the
+    global head. The head's bias is zero. Features are made in evaluation mode, so running means do not move. In fewer
+    dimensions than C - 1 there is no simplex; see `simplex_etf`.
 
     Compared with the authors' code (MediaBrain-SJTU/FedGELA, FedGELA.py: get_etf, produce_Ew, train_net), whose 1 /
     temperature is ``scale`` and whose features are on the unit sphere, as here in training. On class-partitioned digits

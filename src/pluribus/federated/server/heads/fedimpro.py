@@ -85,6 +85,8 @@ class FedImpro(FedAvg):
                     f"fedimpro needs means and variances {state['means'].shape} and counts of client {client}; let the "
                     "clients use the rule's own method, `FedImpro().client`, on features of one size"
                 )
+            if (sent[1] < 0).any() or (sent[2] < 0).any():
+                raise RuleError(f"fedimpro: client {client} told a negative variance or count; both are >= 0")
             told.append(sent)
         pooled = pool_moments(*(np.stack(values) for values in zip(*told, strict=True)))
         here = pooled[2] > 0

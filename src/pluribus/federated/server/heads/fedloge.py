@@ -25,10 +25,10 @@ class FedLoGe(Server):
 
     The body is trained through a simplex of which a share of the coordinates is zero, and which nobody trains. On its
     features, which they do not move, every client trains two heads: the auxiliary A, which is averaged, and its own
-    L_i. *Realignment*: the global head's rows are those of A with equal norms, so that frequent classes lose their
-    longer rows; client i's rows have, on top, the relative norms of its own head, which tell how frequent classes are
-    there. Where norms are equal, realignment changes nothing. ``params`` has the global head. The simulation's server
-    holds N heads for the clients' disks.
+    L_i. Features are made in evaluation mode, so running means do not move. *Realignment*: the global head's rows are
+    those of A with equal norms, so that frequent classes lose their longer rows; client i's rows have, on top, the
+    relative norms of its own head, which tell how frequent classes are there. Where norms are equal, realignment
+    changes nothing. ``params`` has the global head. The simulation's server holds N heads for the clients' disks.
 
     Compared with the authors' code (ZackZikaiXiao/FedLoGe: gen_sparse_ETF, update_weights_gaux, globaltest_calibra,
     update_weights_norm_init); it spreads the sparse directions by Adam on the largest cosine, and its constant in the
