@@ -31,7 +31,7 @@ class FedGELA(FedAvg):
     Compared with the authors' code (MediaBrain-SJTU/FedGELA, FedGELA.py: get_etf, produce_Ew, train_net), whose 1 /
     temperature is ``scale``. Their features pass a BatchNorm layer before the head; here they are put on the sphere in
     training, which changes no decision of the head. On class-partitioned digits FedAvg's learned head is ahead (10
-    clients, shards:2, mlp:32, 15 rounds, 3 seeds: .743, and .655, .603 and .577 here at scales 2, 5 and 10; .562 at best
+    clients, shards:2, mlp:32, 15 rounds, 3 seeds: .743, and .655, .603 and .577 at scales 2, 5 and 10; .562 at best
     without the sphere). Divided alike, the larger scales are ahead (5 clients, 10 rounds: .848, and .597, .832, .897).
 
     Parameters
