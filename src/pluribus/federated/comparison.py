@@ -138,7 +138,7 @@ def page(experiments: Sequence[Told], title: str, beside: Path) -> str:
             spread=_numbers(experiments, rules, "spread"),
             marks=tuple(tuple(mark(one, rule) for one in experiments) for rule in rules),
             findings=tuple(sentences(experiments)[:1]) if len(experiments) > 1 else (),
-            head=("experiment", "rule", *(name.replace("_", " ") for name in NUMBERS)),
+            head=("experiment", "rule", *("MB" if name == "bytes" else name.replace("_", " ") for name in NUMBERS)),
             numbers=tuple(_row(one, row) for one in experiments for row in one.rows),
             config={key: first[key] for key in SETTINGS if key in first and key not in apart},
         )
@@ -148,7 +148,7 @@ def page(experiments: Sequence[Told], title: str, beside: Path) -> str:
 def _row(one: Told, row: Mapping[str, Any]) -> tuple[Any, ...]:
     def value(name: str) -> float:
         found = row.get(name, {}).get("mean")
-        return float("nan") if found is None else float(found)
+        return float("nan") if found is None else float(found) * (1e-6 if name == "bytes" else 1.0)
 
     return (one.name, row["rule"], *(value(name) for name in NUMBERS))
 

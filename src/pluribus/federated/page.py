@@ -58,10 +58,10 @@ def _rule(done: Done, row: Mapping[str, Any], clients: tuple[str, ...]) -> repor
         final["attackers_weight"] = row["attackers_weight"]["mean"]
     if done.first.noisy:
         final["noisy clients' weight"] = row["noisy_weight"]["mean"]
-    final["worst tenth"] = row["worst_tenth"]["mean"]
+    final["worst_tenth"] = row["worst_tenth"]["mean"]
     final["Jain's index"] = row["jain"]["mean"]
     if "attack_success" in row:
-        final["attack success"] = row["attack_success"]["mean"]
+        final["attack_success"] = row["attack_success"]["mean"]
     final["MB moved"] = _scaled(row["bytes"]["mean"], 1e-6)
     final["simulated s"] = row["seconds"]["mean"]
     final[f"s to {100 * done.settings.target:g} %"] = row["seconds_to_target"]["mean"]

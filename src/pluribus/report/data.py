@@ -52,7 +52,8 @@ class RuleReport:
     final
         Numbers of the summary over all seeds: ``accuracy``, ``spread``, ``worst_client``, ``attackers_weight``
         (shares; the last is computed from ``weights`` where it is missing), ``effective_clients``; others get a
-        column of their own under their name. What is missing is shown as a dash.
+        column of their own under their name (``worst_tenth`` and ``attack_success`` are shares too). What is missing
+        is shown as a dash.
     explanation
         One sentence: what the rule does.
     time

@@ -68,7 +68,7 @@ def render_grid(report: GridReport) -> str:
         tuple((cell.name, *(_shown(cell.settings.get(key)) for key in keys)) for cell in report.cells),
     )
     numbers = Table(
-        "Means over the seeds: accuracies and weights as shares, bytes both ways, simulated seconds.",
+        "Means over the seeds: accuracies and weights as shares, MB both ways, simulated seconds.",
         report.head,
         tuple(tuple(_shown(value) for value in row) for row in report.numbers),
     )

@@ -18,6 +18,10 @@ from .scales import axis
 from .text import fixed, number, percent, signed, signed_percent
 
 _KNOWN = ("accuracy", "spread", "worst_client", "effective_clients", "attackers_weight")
+_SHARES = (
+    "worst_tenth",
+    "attack_success",
+)  # the columns that are shown as per cent, of those that are not always there
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,10 @@ def summary_table(report: RunReport) -> dict[str, Any]:
     if report.attackers:
         columns.append(_Column("attackers’ weight", shares, percent, signed_percent, "%", higher_is_better=False))
     extra = dict.fromkeys(k for rule in report.rules for k in rule.final if k not in _KNOWN)
-    columns += [_Column(name.replace("_", " "), values(name), number, signed) for name in extra]
+    for name in extra:
+        of_share = name in _SHARES
+        shown = (percent, signed_percent, "%") if of_share else (number, signed, "")
+        columns.append(_Column(name.replace("_", " "), values(name), *shown))
     accuracy = np.array(values("accuracy"))
     spread = np.nan_to_num(np.array(values("spread")))
     within = axis(np.concatenate([accuracy - spread, accuracy + spread]), floor=0.0)
