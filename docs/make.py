@@ -36,12 +36,21 @@ def cloud() -> tuple[Points, Points]:
     return rng.normal([1.0, 0.5], [0.9, 0.6], size=(20, 2)), rng.normal([-2.6, 2.4], 0.35, size=(5, 2))
 
 
+def brought(rule: Rule) -> bool:
+    """Whether the cloud is not what a rule takes, and is brought into its space as for the laws."""
+    return isinstance(rule, PointRule) or not rule.any_vectors
+
+
 def picture(rule: Rule) -> str | None:
-    """Where a rule puts the result for the cloud, as SVG; None for rules whose domain is not the plane."""
-    if isinstance(rule, PointRule) or rule.least > 25:
+    """Where a rule puts the result for the cloud, as SVG; None for rules whose points have no place in the plane."""
+    if rule.least > 25:
         return None
-    honest, outliers = cloud()
-    points = np.vstack([honest, outliers])
+    points = np.vstack(cloud())
+    if brought(rule):
+        points = np.asarray(rule.draw(points))
+        if points.shape != (25, 2) or points.dtype.kind != "f":
+            return None
+    honest, outliers = points[:20], points[20:]
     reference = np.array([0.6, 0.1]) if rule.needs_reference else None
     try:
         found = rule(list(points), reference=reference)
@@ -50,6 +59,9 @@ def picture(rule: Rule) -> str | None:
     shown = np.asarray(found.value, dtype=float)
     if shown.shape != (2,):
         return None
+    if np.abs(points).max() <= 1:  # a ball, a sphere or a simplex fills the picture
+        zoom = REACH / 1.1
+        honest, outliers, shown = zoom * honest, zoom * outliers, zoom * shown
     weights = np.nan_to_num(np.abs(found.weights), nan=1 / 25)
     most = max(float(weights.max()), 1e-12)
     marks = [_ring(p, 2.5 + 5 * w / most, "#3b6ea5") for p, w in zip(honest, weights[:20], strict=True)]
@@ -120,7 +132,9 @@ def page(name: str, rule: Rule, drawn: bool) -> str:
         lines += [
             f"![Where it puts the result](../images/rules/{name}.svg)",
             "",
-            f"`{rule}` on 20 honest points (blue) and 5 outliers (red); a mark is as large as its weight.",
+            f"`{rule}` on 20 honest points (blue) and 5 outliers (red)"
+            + (", brought into its space" if brought(rule) else "")
+            + "; a mark is as large as its weight.",
             "The star is the result, the grey cross the honest mean"
             + (", the purple cross the reference." if rule.needs_reference else "."),
             "",
