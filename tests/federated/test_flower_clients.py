@@ -100,7 +100,8 @@ def test_every_rule_does_in_flower_what_it_does_in_the_simulation(text, tmp_path
             whole.start(grid, start(), num_rounds=3)
         return
     whole.start(grid, start(), num_rounds=3)
-    assert any(not np.array_equal(expected["params"][name], value) for name, value in first.items())
+    moved = any(not np.array_equal(expected["params"][name], value) for name, value in first.items())
+    assert moved or rule.personal_models  # some of which share no parameters
     grid = Nodes(app_of(label_counts=True))
     for done in (1, 2, 3):
         broken = strategy(rule, checkpoint=tmp_path / "state.safetensors", resume=True, **options)

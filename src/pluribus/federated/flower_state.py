@@ -44,7 +44,7 @@ def nested(saved: Mapping[str, Array], rule: ServerRule) -> tuple[State, list[in
     expected = _flat(fresh)
     given = {name: np.array(value) for name, value in saved.items() if name.startswith(_STATE)}
     odd = sorted(expected.keys() ^ given.keys())
-    odd += sorted(name for name in expected.keys() & given.keys() if expected[name].shape != given[name].shape)
+    odd += sorted(name for name in expected.keys() & given.keys() if not _fits(expected[name].shape, given[name].shape))
     if odd:
         raise RuleError(f"the state is not one of {rule.name}: other tensors, or other shapes: {listing(odd)}")
     return _filled(fresh, given), nodes, int(saved["rounds"])
@@ -60,9 +60,15 @@ def _grown(old: Any, fresh: Any) -> Any:
         return grown(dict(old), dict(fresh))
     if old.shape == fresh.shape:
         return old
-    more = np.array(fresh, dtype=np.result_type(old, fresh))
-    more[tuple(slice(length) for length in old.shape)] = old
+    more = np.zeros(np.maximum(old.shape, fresh.shape), dtype=np.result_type(old, fresh))
+    for value in (fresh, old):
+        more[tuple(slice(length) for length in value.shape)] = value
     return more
+
+
+def _fits(fresh: tuple[int, ...], given: tuple[int, ...]) -> bool:
+    """Whether shapes agree; an axis of a fresh state that is empty has a length that the first round tells."""
+    return len(fresh) == len(given) and all(one in (0, other) for one, other in zip(fresh, given, strict=True))
 
 
 def _flat(state: Mapping[str, Any], before: str = _STATE) -> dict[str, Array]:

@@ -54,12 +54,13 @@ class FedCollab(Personal):
             raise RuleError(f"FedCollab: groups must be numbers with - between them, as 0-0-1-1, not {self.groups!r}")
 
     def remember(self, params: Tree, n_clients: int) -> State:
-        """As `Personal`; ``coalition``, (N,), -1 where not known yet."""
+        """As `Personal`; ``coalition``, (N,), -1 where not known; ``label_counts``, (N, 0) until a round tells C."""
         given = [int(part) for part in self.groups.split("-") if part]
         if given and len(given) != n_clients:
             raise RuleError(f"FedCollab: groups names {len(given)} clients, and there are {n_clients}")
         chosen = numbered(given) if given else np.full(n_clients, -1)
-        return super().remember(params, n_clients) | {"coalition": chosen}
+        told = {} if given else {"label_counts": np.zeros((n_clients, 0))}
+        return super().remember(params, n_clients) | {"coalition": chosen, **told}
 
     def advance(self, state: State, round: Round) -> Step:
         """Find the coalitions, and average in each."""
@@ -81,10 +82,10 @@ class FedCollab(Personal):
                 "FedCollab compares the clients' labels, and the round has no label_counts; give them, or give "
                 "groups=0-0-1-1 from `coalitions` on distances of your own"
             )
-        unknown = np.zeros((round.n_clients, round.label_counts.shape[1]))
-        counts = np.array(state.get("label_counts", unknown), dtype=np.float64)
+        counts = np.zeros((round.n_clients, round.label_counts.shape[1]))
+        counts[:, : state["label_counts"].shape[1]] = state["label_counts"]
         counts[list(round.clients)] = round.label_counts
-        if "label_counts" in state and np.array_equal(counts, state["label_counts"]):
+        if np.array_equal(counts, state["label_counts"]):
             return {"coalition": state["coalition"], "label_counts": counts}
         known = np.flatnonzero(counts.sum(axis=1) > 0)
         choice = np.full(round.n_clients, -1)
