@@ -8,12 +8,12 @@ from typing import Any
 from pluribus.core import ruletext
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import Rule, chain
-from pluribus.federated.server.rule import Server, registered
+from pluribus.federated.server.rule import UNSPOKEN, Server, registered
 from pluribus.federated.server.stateless import Stateless
 from pluribus.rules import registered as registered_rules
 
 # What a text cannot say, or says by itself.
-_UNSPOKEN = ("buffers", "rule")
+_UNSPOKEN = (*UNSPOKEN, "rule")
 
 
 def parse(text: str, attackers: int = 0) -> Server:

@@ -21,11 +21,15 @@ from pluribus.core.ruletext import default_of
 from pluribus.federated.clients.base import ClientMethod, Plain
 from pluribus.federated.server.admission import POLICIES, admit, label, not_finite
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree, spread
+from pluribus.federated.server.buffers import Policies, checked, settled
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
 BUFFERS = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Patterns of the names under which torch's normalisation layers keep what is measured and not trained."""
+
+UNSPOKEN = ("buffers", "policies")
+"""Fields of every server rule that the text of one cannot say."""
 
 STATUS = ("stepped", "nobody came", "too few for the rule", "the step would not have been finite")
 """What ``state["status"]`` counts; in all but the first the model stayed as it was."""
@@ -55,6 +59,9 @@ class Server(ABC):
     nonfinite
         What becomes of a participant with NaN or Inf: ``"drop"`` it, ``"raise"``, or read its bad numbers as
         ``"zero"``.
+    policies
+        What becomes of tensors by name, pairs of a pattern and one of ``mean``, ``keep``, ``max``, ``pooled``; see
+        `pluribus.federated.server.buffers`. Whatever is not named goes as above.
 
     Class attributes of a named rule
     --------------------------------
@@ -72,6 +79,7 @@ class Server(ABC):
 
     buffers: tuple[str, ...] = field(default=BUFFERS, kw_only=True)
     nonfinite: str = field(default="drop", kw_only=True)
+    policies: Policies = field(default=(), kw_only=True)
 
     key: ClassVar[str] = ""
     formula: ClassVar[str] = ""
@@ -83,6 +91,7 @@ class Server(ABC):
 
     def __post_init__(self) -> None:
         one_of(self, "nonfinite", POLICIES)
+        checked(type(self).__name__, self.policies)
         given: Any = self.buffers
         if not isinstance(given, tuple) or not all(isinstance(pattern, str) for pattern in given):
             raise RuleError(f"{type(self).__name__}: buffers must be a tuple of names or patterns, not {given!r}")
@@ -90,7 +99,7 @@ class Server(ABC):
     @property
     def name(self) -> str:
         """Key and the parameters that differ from their defaults: what `parse` reads back."""
-        return told(self.key, self, leave_out=("buffers",))
+        return told(self.key, self, leave_out=UNSPOKEN)
 
     @property
     def least(self) -> int:
@@ -132,7 +141,8 @@ class Server(ABC):
         after = {**state, "dropped": dropped, "status": np.array(status)}
         if status:
             return {**after, "weights": np.full(round.n_clients, np.nan), **self.idle(state, admitted)}
-        return {**after, **step.memory, "params": step.params, "weights": spread(step.weights, admitted)}
+        params = settled(step.params, state["params"], admitted, step.weights, self.policies)
+        return {**after, **step.memory, "params": params, "weights": spread(step.weights, admitted)}
 
     # --- the clients' side ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,17 @@ from pluribus.core.result import Aggregate
 from pluribus.core.rule import Chain, CoordinateRule, RankRule, Rule, positive, steps, whole_number
 from pluribus.federated.server.base import Array, Round, State, Tree
 from pluribus.federated.server.proxy import objective
-from pluribus.federated.server.rule import Server, Step, contributions, local_models, mean, one_of, size_shares, told
+from pluribus.federated.server.rule import (
+    UNSPOKEN,
+    Server,
+    Step,
+    contributions,
+    local_models,
+    mean,
+    one_of,
+    size_shares,
+    told,
+)
 from pluribus.rules import Median
 
 
@@ -66,7 +76,7 @@ class Stateless(Server):
     def name(self) -> str:
         """The rules of the chain with their parameters, then those of this frame: what `parse` reads back."""
         chained = "+".join(told(step.name or type(step).__name__, step) for step in _steps(self.rule))
-        return told(chained, self, leave_out=("buffers", "rule"))
+        return told(chained, self, leave_out=(*UNSPOKEN, "rule"))
 
     @property
     def least(self) -> int:

@@ -17,7 +17,7 @@ from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Round, State, Tree
 from pluribus.federated.server.control.pullback import logits, pull
 from pluribus.federated.server.fedavg import FedAvg
-from pluribus.federated.server.rule import Step, local_models, one_of, register, told
+from pluribus.federated.server.rule import UNSPOKEN, Step, local_models, one_of, register, told
 
 MLP_LAYERS = {"hidden.weight", "hidden.bias", "output.weight", "output.bias"}
 SOFTMAX_LAYERS = {"output.weight", "output.bias"}
@@ -116,7 +116,7 @@ class FedFTG(FedAvg):
     @property
     def name(self) -> str:
         """Key and parameters; a model of one's own is not told."""
-        return told(self.key, self, leave_out=("buffers", "model", "shape"))
+        return told(self.key, self, leave_out=(*UNSPOKEN, "model", "shape"))
 
     def served(self, params: Tree) -> Model:
         """The model of which these are the parameters.
