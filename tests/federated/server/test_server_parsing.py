@@ -91,3 +91,7 @@ def test_catalogue_numbers():
 def test_errors_teach(text, message):
     with pytest.raises(RuleError, match=message):
         parse(text)
+
+
+def test_fedlaw_with_a_fixed_gamma():
+    assert parse("fedlaw:gamma=fixed") == parse("fedlaw:gamma=1")

@@ -42,7 +42,7 @@ class FedLAW(Server):
     Parameters
     ----------
     gamma
-        ``"learned"``, or a fixed positive number; 1 weighs without shrinking.
+        ``"learned"``, or a fixed positive number; 1, or ``"fixed"``, weighs without shrinking.
     steps
         Adam steps a round, at one gradient of the proxy loss each and one more at the end; 0 is FedAvg.
     lr
@@ -65,9 +65,11 @@ class FedLAW(Server):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.gamma == "fixed":
+            object.__setattr__(self, "gamma", 1.0)
         if self.gamma != "learned":
             if isinstance(self.gamma, str):
-                raise RuleError(f"FedLAW: gamma must be 'learned' or a positive number, not {self.gamma!r}")
+                raise RuleError(f"FedLAW: gamma must be 'learned', 'fixed' (which is 1) or a positive number, not {self.gamma!r}")
             positive("FedLAW", "gamma", self.gamma)
         whole_number("FedLAW", "steps", self.steps, 0)
         positive("FedLAW", "lr", self.lr)
