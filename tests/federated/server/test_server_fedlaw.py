@@ -173,7 +173,7 @@ def test_without_a_proxy_set_it_says_what_to_do(rule):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": "free"}, "gamma must be 'learned' or a positive number"),
+        ({"gamma": "free"}, "'fixed' .which is 1. or a positive number"),
         ({"gamma": 0.0}, "gamma must be a positive number"),
         ({"steps": -1}, "steps must be a whole number of at least 0"),
         ({"lr": 0}, "lr must be a positive number"),
