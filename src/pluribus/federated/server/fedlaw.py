@@ -69,7 +69,9 @@ class FedLAW(Server):
             object.__setattr__(self, "gamma", 1.0)
         if self.gamma != "learned":
             if isinstance(self.gamma, str):
-                raise RuleError(f"FedLAW: gamma must be 'learned', 'fixed' (which is 1) or a positive number, not {self.gamma!r}")
+                raise RuleError(
+                    f"FedLAW: gamma must be 'learned', 'fixed' (which is 1) or a positive number, not {self.gamma!r}"
+                )
             positive("FedLAW", "gamma", self.gamma)
         whole_number("FedLAW", "steps", self.steps, 0)
         positive("FedLAW", "lr", self.lr)
