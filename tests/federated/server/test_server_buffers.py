@@ -1,11 +1,15 @@
 """Buffers and counters by policy: what a user can say about each name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from server_rounds import a_round, model
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.server import FedAvg, parse
+from pluribus.federated.server.buffers import rebased
+from pluribus.federated.server.rule import local_models
 
 VAR, COUNT = "norm.running_var", "norm.num_batches_tracked"
 
@@ -55,3 +59,26 @@ def test_errors_teach():
         stepped((("*running_var", "pooled"),))
     with pytest.raises(RuleError, match=r"takes .*not policies"):
         parse("fedavg:policies=keep")
+
+
+@pytest.mark.parametrize("text", ["fedavg", "fedavgm", "fedadam", "median", "fedlaw:steps=2", "fedbuff", "feddisco"])
+def test_a_stale_variance_cannot_become_negative(text):
+    rule, old = parse(text), model()
+    now = old | {VAR: np.full(3, 0.01)}  # it fell far since they started
+    round = a_round(old)
+    updates = [{**update, VAR: -0.5 * old[VAR]} for update in round.updates]  # each ends at half of the old one
+    stale = replace(round, updates=updates, starts=[old] * 7, staleness=np.full(7, 2))
+    state = {**rule.init(now, 8), "params": now}
+    after = rule.step(state, stale)
+    assert (after["params"][VAR] > 0).all()
+    assert (after["params"][VAR] <= 0.5 * old[VAR] + 1e-12).all()
+
+
+def test_what_a_stale_client_ended_at_stays():
+    old, now = model(), model(1)
+    round = replace(a_round(old), starts=[old] * 7, staleness=np.array([0, 1, 0, 1, 0, 1, 0]))
+    moved = rebased(round, now, [VAR])
+    before, after = local_models(round, now), local_models(moved, now)
+    for one, other in zip(before, after, strict=True):
+        for name in one:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-12)

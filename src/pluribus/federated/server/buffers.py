@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -52,6 +53,26 @@ def settled(moved: Tree, before: Tree, round: Round, weights: Array, policies: P
             after[name] = _pooled(round, before, shares, name)
         after[name] = np.asarray(after[name], dtype=before[name].dtype)
     return after
+
+
+def rebased(round: Round, params: Tree, names: Sequence[str]) -> Round:
+    """The round with stale participants' buffers as differences to the present model, not to the one they started from.
+
+    A buffer is a value that a client measured. Averaging ``v_i - v_then`` onto ``v_now`` can make a variance negative;
+    averaging ``v_i - v_now`` cannot. What a participant ended at stays: its start is rebased with its update.
+    """
+    if round.staleness is None or round.starts is None or not names:
+        return round
+    stale = np.flatnonzero(np.asarray(round.staleness) > 0)
+    if not len(stale):
+        return round
+    starts, updates = list(round.starts), list(round.updates)
+    for k in stale:
+        sent = [name for name in names if name in updates[k]]
+        ended = {name: (starts[k][name] + updates[k][name]) - params[name] for name in sent}
+        updates[k] = {**updates[k], **ended}
+        starts[k] = {**starts[k], **{name: params[name] for name in sent}}
+    return replace(round, starts=starts, updates=updates)
 
 
 def _policy(name: str, policies: Sequence[tuple[str, str]]) -> str | None:

@@ -21,7 +21,7 @@ from pluribus.core.ruletext import default_of
 from pluribus.federated.clients.base import ClientMethod, Plain
 from pluribus.federated.server.admission import POLICIES, admit, label, not_finite
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree, spread
-from pluribus.federated.server.buffers import Policies, checked, settled
+from pluribus.federated.server.buffers import Policies, checked, rebased, settled
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
@@ -135,6 +135,10 @@ class Server(ABC):
         admitted, dropped = admit(round, state["params"], self.nonfinite)
         status = 1 if not admitted.clients else 2 if len(admitted.clients) < self.least else 0
         if not status:
+            floats = [
+                name for name, value in state["params"].items() if value.dtype.kind in "fc" and self._is_buffer(name)
+            ]
+            admitted = rebased(admitted, state["params"], floats)
             step = self.advance(state, admitted)
             trees = [step.params, *(value for value in step.memory.values() if isinstance(value, dict))]
             status = 3 if any(map(not_finite, trees)) else 0
