@@ -9,6 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 def test_declared_laws_hold(name, arrays):
     rule = RULES[name]
     found = laws.check(rule, sorted(rule.laws), examples=EXAMPLES[arrays], arrays=arrays)
-    broken = {law: (v.message, v.counterexample) for law, v in found.items() if not v.holds}
+    broken = {law: (v.message, v.counterexample) for law, v in found.items() if v.holds is False}
     assert not broken
 
 
@@ -70,6 +71,41 @@ def test_known_faults_are_seen():
     assert not laws.check(rules.Mean(), ["breakdown"])["breakdown"].holds
 
 
+@dataclass(frozen=True)
+class Bent(CoordinateRule):
+    """The mean, bent by a function at each coordinate."""
+
+    bend: Callable[[np.ndarray], np.ndarray]
+
+    takes_tensors = False
+
+    def tile_rule(self, weights):
+        def tile(kernel, views, out):
+            out[...] = self.bend(sum(w * v for w, v in zip(weights, views, strict=True)))
+            return True
+
+        return by_kernel(tile)
+
+
+@pytest.mark.parametrize(
+    ("bend", "holds"),
+    [
+        (np.abs, False), (np.sign, False), (np.floor, False),
+        (np.square, True), (np.sin, True), (lambda x: x * abs(x), True),
+    ],
+    ids=["kink", "jump", "jumps", "curved", "sine", "second derivative jumps"],
+)  # fmt: skip
+def test_kinks_and_jumps_have_no_derivative_and_curves_have(bend, holds):
+    assert laws.check(Bent(bend), ["differentiable"], examples=60)["differentiable"].holds is holds
+
+
+def test_derivatives_are_told_on_float64_alone():
+    median = rules.Median()
+    assert laws.check(median, ["differentiable"], arrays="numpy-float32")["differentiable"].word == "not applicable"
+    both = laws.check(median, ["differentiable"], arrays=["numpy-float32", "numpy-float64"])["differentiable"]
+    assert both.counterexample["arrays"] == "numpy-float64"
+
+
 def test_the_same_seed_gives_the_same_counterexample():
     one, other = (laws.check(rules.Median(), ["rotation"], seed=5)["rotation"] for _ in range(2))
     assert one == other
@@ -97,7 +133,7 @@ class Smallest(PointRule):
 
 def test_laws_about_vectors_say_nothing_about_labels():
     found = laws.check(Smallest(), examples=20)
-    vectors = {"translation", "scale", "rotation", "betweenness", "monotone weight", "breakdown"}
+    vectors = {"translation", "scale", "rotation", "betweenness", "monotone weight", "breakdown", "differentiable"}
     assert {name for name, verdict in found.items() if verdict.word == "not applicable"} == vectors
     assert {name for name, verdict in found.items() if verdict.word == "broken"} == {"mergeable"}
     assert found["null"].word == "holds"

@@ -33,6 +33,7 @@ class Law:
     generic: bool = True  # whether noise keeps values apart
     numbers: tuple[int, ...] = ()
     vectors: bool = False  # whether it speaks of contributions as vectors that can be moved, scaled, turned, measured
+    widths: tuple[str, ...] = ("float64", "float32")  # of the kinds of array on which it can be told
 
     def applies(self, rule: Rule) -> bool:
         """Whether it says something about a rule: a law about vectors does where all are taken, or where declared."""
@@ -43,12 +44,17 @@ LAWS: dict[str, Law] = {}
 
 
 def law(
-    name: str, statement: str, *needs: str, generic: bool = True, vectors: bool = False
+    name: str,
+    statement: str,
+    *needs: str,
+    generic: bool = True,
+    vectors: bool = False,
+    widths: tuple[str, ...] = ("float64", "float32"),
 ) -> Callable[[Callable[[Trial, Case], str | None]], Law]:
     """Decorator that makes a test a known law."""
 
     def make(test: Callable[[Trial, Case], str | None]) -> Law:
-        LAWS[name] = Law(name, statement, test, needs, generic, vectors=vectors)
+        LAWS[name] = Law(name, statement, test, needs, generic, vectors=vectors, widths=widths)
         return LAWS[name]
 
     return make
@@ -204,6 +210,40 @@ def _mergeable(trial: Trial, case: Case) -> str | None:
         parts[k >= cut].add(trial.kind.given(x[k]), w[k])
     merged = trial.kind.back(parts[0].merge(parts[1]).result().value)
     return trial.differs(merged, trial(x, w, _reference(case)), x)
+
+
+@law(
+    "differentiable",
+    "In every direction, moving the contributions a little one way or the other changes the result at the same rate.",
+    "direction",
+    "noise",
+    generic=False,
+    vectors=True,
+    widths=("float64",),  # a float32 result has too few digits for a difference quotient
+)
+def _differentiable(trial: Trial, case: Case) -> str | None:
+    x, w, v, r = case["x"] + case["noise"], case["weights"], case["direction"], _reference(case)
+    here = trial(x, w, r)
+    # The step that balances the error of results, divided by it, and curvature, which grows with it.
+    step = float(np.sqrt(max(trial.kind.slack, trial.rule.precision)))
+    slack = trial.slack(x, v, here) * 4 / step
+
+    def rates(h: float) -> tuple[float, float]:
+        """How far the rates there and back differ, and the greatest rate of both together."""
+        there, back = trial(x + h * v, w, r), trial(x - h * v, w, r)
+        return (
+            float(np.abs(there - 2 * here + back).max(initial=0.0)) / h,
+            float(np.abs(there - back).max(initial=0.0)) / (2 * h),
+        )
+
+    (coarse, slow), (fine, fast) = rates(10 * step), rates(step)
+    # The two rates differ by what shrinks tenfold from curvature, stays at a kink, grows at a jump.
+    if fine > max(0.5 * coarse, slack):
+        return f"rates of change there and back differ by {fine:g} at step {step:g}, and {coarse:g} at ten times that"
+    # A jump as far up as down looks alike from both sides, but has no rate: it grows as steps shrink.
+    if fast > 2 * slow + slack:
+        return f"the rate of change is {fast:g} at step {step:g}, and {slow:g} at ten times that"
+    return None
 
 
 @law("deterministic", "The same contributions give the same bits, wherever they lie in memory.")

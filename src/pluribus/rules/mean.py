@@ -24,7 +24,7 @@ class Mean(WeightRule):
 
     name = "mean"
     reads = Reads.NOTHING
-    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight", "mergeable"}
+    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight", "mergeable", "differentiable"}
     formula = "sum_i w_i x_i / sum_i w_i"
     source = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pluribus.core.execution import Outcome
 
 # Whatever holds of two results holds of a point between them, for these laws.
-_KEPT = AVERAGE | EQUIVARIANT | {"betweenness", "breakdown"}
+_KEPT = AVERAGE | EQUIVARIANT | {"betweenness", "breakdown", "differentiable"}
 _ITEMS = 1 << 16
 
 

@@ -35,7 +35,7 @@ class LogSumExp(CoordinateRule):
     temperature: float = 1.0
 
     name = "log_sum_exp"
-    laws = AVERAGE | {"translation", "betweenness", "monotone weight"}
+    laws = AVERAGE | {"translation", "betweenness", "monotone weight", "differentiable"}
     formula = "z_k = t log(sum_i w_i exp(x_ik / t))"
     source = "folklore (exponential mean); Blanchard, Higham and Higham, Accurately computing log-sum-exp, 2021"
 

@@ -64,7 +64,7 @@ class QuasiArithmetic(CoordinateRule):
     inverse: Callable[[Array], Array] | None = None
 
     name = "quasi_arithmetic"
-    laws = AVERAGE | {"betweenness", "monotone weight"}
+    laws = AVERAGE | {"betweenness", "monotone weight", "differentiable"}
     formula = "z_k = f^-1(sum_i w_i f(x_ik))"
     source = "Kolmogorov, Sur la notion de la moyenne, 1930"
     example = (("f", "asinh"),)

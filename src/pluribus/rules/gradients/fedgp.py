@@ -80,7 +80,7 @@ class FedDA(_Adaptation):
 
     name = "fedda"
     numbers = (467,)
-    laws = SYMMETRIC | EQUIVARIANT | {"replication"}
+    laws = SYMMETRIC | EQUIVARIANT | {"replication", "differentiable"}  # as given: automatic ones are clipped
     formula = "sum_i w_i ((1 - b_i) g_T + b_i x_i)"
 
     def weigh(self, relation: Relation | None, weights: Array) -> Array:

@@ -110,7 +110,7 @@ class Karcher(WeightRule):
     name = "karcher"
     reads = Reads.GRAM
     numbers = (140,)
-    laws = AVERAGE | ABOUT_ORIGIN
+    laws = AVERAGE | ABOUT_ORIGIN | {"differentiable"}
     formula = "sum_i w_i |x_i| times argmin over unit m of sum_i w_i angle(m, x_i)^2"
     source = "Karcher 1977; Fisher-Rao Karcher-mean merging (arXiv 2603.04972)"
     precision = 1e-7

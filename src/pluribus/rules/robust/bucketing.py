@@ -35,7 +35,7 @@ class Bucketing(PreRule):
 
     name = "bucketing"
     reads = Reads.NOTHING
-    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight"}
+    laws = AVERAGE | EQUIVARIANT | {"betweenness", "monotone weight", "differentiable"}
     formula = "y_b = weighted mean of x_p(bs), ..., x_p(bs + s - 1), p a random permutation"
     source = "Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022"
 
