@@ -34,7 +34,7 @@ def test_python_blocks_run(page, tmp_path):
     try:
         scope: dict[str, object] = {"__name__": "docs"}
         for number, block in enumerate(blocks(page)):
-            exec(compile(block, f"{page}, block {number}", "exec"), scope)
+            exec(compile(block, f"{page}, block {number}", "exec", dont_inherit=True), scope)
     finally:
         os.chdir(before)
         registry._REGISTRY.clear()

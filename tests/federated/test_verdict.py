@@ -39,6 +39,14 @@ def test_the_price_of_the_best():
     assert told["sentences"][1:] == ["The least bytes moved is a's, 1 MB; b is at 3 MB."]
     told = judge([row("a", 0.5, 0.5, seconds=4.0), row("b", 0.8, 0.8, seconds=1234.4)])
     assert told["sentences"][1:] == ["The least simulated time to the target is a's, 4 s; b is at 1,234 s."]
+    told = judge([row("a", 0.5, 0.5, seconds=4.0), row("b", 0.8, 0.8, seconds=1234.4)], target=0.9)
+    assert told["sentences"][1:] == ["The least simulated time to 90 % accuracy is a's, 4 s; b is at 1,234 s."]
+
+
+def test_a_price_that_the_best_does_not_pay_is_not_told():
+    told = judge([row("a", 0.5, 0.5), row("b", 0.8, 0.8, moved=1.01e6), row("c", 0.6, 0.6, moved=9e6)])
+    assert told["best"] == "b"
+    assert len(told["sentences"]) == 1
 
 
 def test_little_to_judge():

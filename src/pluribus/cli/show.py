@@ -52,7 +52,8 @@ def table(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> tuple[list[s
     backdoor = any("attack_success" in row for row in summary["rules"])
     heads += ["attack\nsuccess"] if backdoor else []
     heads.append("MB\nmoved")
-    clocked = summary["binding"].get("schedule", "sync") != "sync"
+    still = {"schedule": "sync", "speeds": "even", "link": "none"}
+    clocked = any(summary["binding"].get(name, value) != value for name, value in still.items())
     heads += [f"seconds to\n{100 * summary['binding']['target']:g} %"] if clocked else []
     heads.append("CPU s\na run")
     rows = []

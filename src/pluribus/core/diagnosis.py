@@ -10,7 +10,7 @@ from typing import Any
 import pluribus
 
 NEEDED = ("numpy", "scipy", "scikit-learn", "safetensors", "threadpoolctl", "click", "rich", "jinja2")
-EXTRAS = {"fast": "numba", "torch": "torch", "ray": "ray", "flower": "flwr", "laws": "hypothesis"}
+EXTRAS = {"fast": "numba", "torch": "torch", "jax": "jax", "ray": "ray", "flower": "flwr", "laws": "hypothesis"}
 
 
 def diagnose() -> dict[str, Any]:

@@ -35,19 +35,21 @@ def accuracy_of_clients(by_class: Floats, counts: NDArray[np.int64]) -> Floats:
 
 
 def measure_round(setup: Setup, rule: ServerRule, state: State, history: History, number: int) -> None:
-    """The accuracy after a round: of the global model, or of each client's own on samples of its own kind."""
+    """The accuracy after a round: of the global model, or the clients' mean, each on samples of its own kind.
+
+    The clients' mean is taken where one test set cannot tell: where each has a model of its own, and where their
+    samples are of several kinds, be the model global or not, so that such rules can be compared.
+    """
     last = number + 1 == history.rounds
     personal = isinstance(rule, Server) and rule.personal_models
-    if not personal:
-        by_class, history.accuracy[number], history.loss[number] = measure(setup.model, state["params"], setup.test)
-        if last and setup.tests is None:
-            history.client_accuracy[:] = accuracy_of_clients(by_class, setup.true_counts)
-    if personal or (last and setup.tests is not None):
+    if personal or setup.tests is not None:
         accuracy, losses = _measured_apart(setup, rule, state)
-        if personal:
-            history.accuracy[number], history.loss[number] = np.nanmean(accuracy), losses.mean()
-        if last:
-            history.client_accuracy[:] = accuracy
+        history.accuracy[number], history.loss[number] = np.nanmean(accuracy), losses.mean()
+    else:
+        by_class, history.accuracy[number], history.loss[number] = measure(setup.model, state["params"], setup.test)
+        accuracy = accuracy_of_clients(by_class, setup.true_counts)
+    if last:
+        history.client_accuracy[:] = accuracy
 
 
 def _measured_apart(setup: Setup, rule: ServerRule, state: State) -> tuple[Floats, Floats]:

@@ -25,8 +25,10 @@ from pluribus.federated.verdict import judge
 
 Floats = NDArray[np.float64]
 MEANINGS = {
-    "accuracy": "share of the test samples that the global model gets right after the last round; mean over the "
-    "seeds, and their standard deviation (n - 1) as the spread",
+    "accuracy": "share of the test samples that the global model gets right after the last round; where clients "
+    "are of several kinds (the setting shift), and where each has a model of its own, the mean over the clients, each "
+    "on samples of its own kind in its own mix of classes; mean over the seeds, and their standard deviation (n - 1) "
+    "as the spread",
     "worst_client": "lowest accuracy among the clients that do not attack: on fresh samples in the client's own true "
     "mix of classes, from the test samples of each class; mean over the seeds",
     "effective_clients": "(sum |w|)^2 / sum w^2 of the clients' weights; mean over the rounds, then over the seeds",
@@ -121,7 +123,7 @@ def summarise(done: Done, binding: Mapping[str, Any]) -> dict[str, Any]:
         "noisy": {str(seed): list(setup.noisy) for seed, setup in done.setups.items()},
         "rules": rows,
         "meanings": MEANINGS,
-        "verdict": judge(rows),
+        "verdict": judge(rows, done.settings.target),
         "notes": _notes(done, rows),
     }
 

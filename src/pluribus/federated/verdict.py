@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 WORTH = 1.1  # costs that differ by less than a tenth are no reason to choose
 
 
-def judge(rows: Sequence[Row]) -> dict[str, Any]:
+def judge(rows: Sequence[Row], target: float | None = None) -> dict[str, Any]:
     """The best rule of an experiment, if the seeds tell it from the others.
 
     The rule of highest mean accuracy leads another if the mean of the paired differences over the seeds (the seeds
@@ -21,6 +21,8 @@ def judge(rows: Sequence[Row]) -> dict[str, Any]:
     ----------
     rows
         ``rules`` of a summary.
+    target
+        The accuracy that ``seconds_to_target`` is about, to be named in the sentences.
 
     Returns
     -------
@@ -41,7 +43,7 @@ def judge(rows: Sequence[Row]) -> dict[str, Any]:
         "best": best,
         "tied": [row["rule"] for row in tied] if len(tied) > 1 else [],
         "leads": {name: {"mean": mean, "spread": spread} for name, (mean, spread) in leads.items()},
-        "sentences": [*_order(first, leads, tied, len(known)), *_cost(tied, known)],
+        "sentences": [*_order(first, leads, tied, len(known)), *_cost(tied, known, target)],
     }
 
 
@@ -77,14 +79,15 @@ def _order(first: Row, leads: Mapping[str, tuple[float, float | None]], tied: Se
     ]
 
 
-def _cost(tied: Sequence[Row], known: Sequence[Row]) -> list[str]:
+def _cost(tied: Sequence[Row], known: Sequence[Row], target: float | None) -> list[str]:
     """What the choice costs: of the leader against the cheapest, or of those that do not separate."""
     if len(known) == 1:
         return []
+    goal = "the target" if target is None else f"{100 * target:g} % accuracy"
     told = []
     for name, what, say in (
         ("bytes", "bytes moved", size),
-        ("seconds_to_target", "simulated time to the target", clock),
+        ("seconds_to_target", f"simulated time to {goal}", clock),
     ):
         there = [(row, row[name]["mean"]) for row in (tied if len(tied) > 1 else known) if row.get(name)]
         there = [(row, value) for row, value in there if value is not None]
@@ -99,6 +102,8 @@ def _cost(tied: Sequence[Row], known: Sequence[Row]) -> list[str]:
             )
         elif least[0] is not tied[0]:
             own = tied[0][name]["mean"]
+            if own is not None and own < WORTH * least[1]:
+                continue
             cost = f"is at {say(own)}" if own is not None else "did not get there under every seed"
             told.append(f"The least {what} is {least[0]['rule']}'s, {say(least[1])}; {tied[0]['rule']} {cost}.")
     return told
