@@ -231,10 +231,15 @@ def local_of(rule: ServerRule, state: State, client: int, how: LocalTraining) ->
 def difference(report: Report, start: Tree) -> Tree:
     """``local - start``. Masks have no difference. Done in place where the parameters are nobody else's."""
     shared = bool(report.memory) or bool(report.message)
-    return {
-        name: value if value.dtype.kind == "b" else np.subtract(value, start[name], out=None if shared else value)
-        for name, value in report.params.items()
-    }
+    return {name: _less(value, start[name], shared) for name, value in report.params.items()}
+
+
+def _less(value: Array, start: Array, shared: bool) -> Array:
+    if value.dtype.kind == "b":
+        return value
+    # Arithmetic on arrays of no dimension gives numpy's scalars, which cannot be written to.
+    own = isinstance(value, np.ndarray) and not shared and value.flags.writeable
+    return np.asarray(np.subtract(value, start, out=value if own else None))
 
 
 # --- flights as trees of arrays -------------------------------------------------------------------------------------

@@ -56,23 +56,42 @@ def settled(moved: Tree, before: Tree, round: Round, weights: Array, policies: P
 
 
 def rebased(round: Round, params: Tree, names: Sequence[str]) -> Round:
-    """The round with stale participants' buffers as differences to the present model, not to the one they started from.
+    """The round with its float buffers as differences to the present model, and without negative variances.
 
     A buffer is a value that a client measured. Averaging ``v_i - v_then`` onto ``v_now`` can make a variance negative;
-    averaging ``v_i - v_now`` cannot. What a participant ended at stays: its start is rebased with its update.
+    averaging ``v_i - v_now`` cannot, whether a client is stale or starts from a model of its own. What a participant
+    ended at stays: its start is rebased with its update. Only a ``...running_var`` that ended below zero, which noise,
+    compression or an attack can do and no measurement, is read as zero.
     """
-    if round.staleness is None or round.starts is None or not names:
-        return round
-    stale = np.flatnonzero(np.asarray(round.staleness) > 0)
-    if not len(stale):
-        return round
-    starts, updates = list(round.starts), list(round.updates)
-    for k in stale:
-        sent = [name for name in names if name in updates[k]]
-        ended = {name: (starts[k][name] + updates[k][name]) - params[name] for name in sent}
-        updates[k] = {**updates[k], **ended}
-        starts[k] = {**starts[k], **{name: params[name] for name in sent}}
+    starts = None if round.starts is None else list(round.starts)
+    updates = list(round.updates)
+    for k, update in enumerate(updates):
+        begun = params if starts is None else starts[k]
+        there = [name for name in names if name in update and name in begun]
+        moved = [name for name in there if begun[name] is not params[name] and np.any(begun[name] != params[name])]
+        changed = {name: (begun[name] + update[name]) - params[name] for name in moved}
+        for name in filter(is_variance, there):
+            change = changed.get(name, update[name])
+            if change.dtype.kind == "f" and np.any(change < -params[name]):
+                changed[name] = np.maximum(change, -params[name])
+        if changed:
+            updates[k] = {**update, **changed}
+        if starts is not None and moved:
+            starts[k] = {**begun, **{name: params[name] for name in moved}}
     return replace(round, starts=starts, updates=updates)
+
+
+def measurable(params: Tree, names: Sequence[str]) -> Tree:
+    """The model after a step with variances that weights or rounding took below zero at zero."""
+    below = [
+        name for name in names if is_variance(name) and params[name].dtype.kind == "f" and np.any(params[name] < 0)
+    ]
+    return {**params, **{name: np.maximum(params[name], params[name].dtype.type(0)) for name in below}}
+
+
+def is_variance(name: str) -> bool:
+    """Whether a buffer of this name is a variance, as torch's normalisation layers call theirs."""
+    return name.endswith("running_var")
 
 
 def _policy(name: str, policies: Sequence[tuple[str, str]]) -> str | None:

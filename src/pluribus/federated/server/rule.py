@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from pluribus.core import weights
-from pluribus.core.errors import RuleError, listing
+from pluribus.core.errors import ContributionError, PluribusError, RuleError, listing
 from pluribus.core.rule import positive
 from pluribus.core.ruletext import default_of
 from pluribus.federated.clients.base import ClientMethod, Plain
-from pluribus.federated.server.admission import POLICIES, admit, label, not_finite
+from pluribus.federated.server.admission import POLICIES, admit, label, not_finite, unlike
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree, spread
-from pluribus.federated.server.buffers import Policies, checked, rebased, settled
+from pluribus.federated.server.buffers import Policies, checked, measurable, rebased, settled
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
@@ -139,13 +139,13 @@ class Server(ABC):
                 name for name, value in state["params"].items() if value.dtype.kind in "fc" and self._is_buffer(name)
             ]
             admitted = rebased(admitted, state["params"], floats)
-            step = self.advance(state, admitted)
+            step = self._advanced(state, admitted)
             trees = [step.params, *(value for value in step.memory.values() if isinstance(value, dict))]
             status = 3 if any(map(not_finite, trees)) else 0
         after = {**state, "dropped": dropped, "status": np.array(status)}
         if status:
             return {**after, "weights": np.full(round.n_clients, np.nan), **self.idle(state, admitted)}
-        params = settled(step.params, state["params"], admitted, step.weights, self.policies)
+        params = measurable(settled(step.params, state["params"], admitted, step.weights, self.policies), floats)
         return {**after, **step.memory, "params": params, "weights": spread(step.weights, admitted)}
 
     # --- the clients' side ------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Server(ABC):
         RuleError
             Some participant sent no such thing: its clients do not use the rule's `client`.
         """
-        trees = [message.get(name) for message in round.messages or [{}] * len(round.clients)]
+        trees = [(message or {}).get(name) for message in round.messages or [{}] * len(round.clients)]
         missing = [label(client) for client, tree in zip(round.clients, trees, strict=True) if tree is None]
         if missing:
             raise RuleError(
@@ -202,6 +202,21 @@ class Server(ABC):
     def parameters(self, params: Mapping[str, Array]) -> list[str]:
         """Names of the trained tensors: floats that are no buffers."""
         return [name for name, value in params.items() if value.dtype.kind in "fc" and not self._is_buffer(name)]
+
+    def _advanced(self, state: State, round: Round) -> Step:
+        """The rule's step. What a message must look like only the rule knows, so it is asked of one that broke it."""
+        try:
+            return self.advance(state, round)
+        except PluribusError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if not (odd := unlike(round)):
+                raise
+            raise ContributionError(
+                f"round {round.number}: {self.name} cannot read what came beside the updates, and the message of "
+                f"{listing([label(client) for client in odd])} is unlike the others' in its parts, shapes or kinds of "
+                "number; leave it out, or let all clients train with the rule's own method"
+            ) from error
 
     def _is_buffer(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.buffers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,9 +47,9 @@ class Channel:
 
 def parse(text: str) -> Channel:
     """The channel that a text names: ``none``, ``dp:CLIP:NOISE``, a compression, or ``dp:...+COMPRESSION``."""
-    first, plus, second = (part.strip() for part in text.strip().partition("+"))
+    first, *rest = (part.strip() for part in re.split(r"\+(?!\d)", text, maxsplit=1))  # the + of 1e+38 parts nothing
     if not first.startswith("dp"):
-        if plus:
+        if rest:
             raise SettingError(f"{text!r}: protection stands before compression; expected e.g. {FORMS}")
         return Channel(None, compression.parse(first))
-    return Channel(privacy.parse(first), compression.parse(second) if plus else Whole())
+    return Channel(privacy.parse(first), compression.parse(rest[0]) if rest else Whole())

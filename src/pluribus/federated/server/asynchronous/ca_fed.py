@@ -93,6 +93,8 @@ class CAFed(Server):
                 f"{self.name} decides by the clients' losses, and this round has none; let the clients send the loss "
                 "of their start model, as simulations do for rules with needs={'losses'}"
             )
+        if not round.total_size > 0:
+            raise RuleError(f"{self.name} needs the clients' samples, and total_size is {round.total_size!r}")
         here = list(round.clients)
         memory = self._counted(state, here)
         loss, shares = state["loss"].copy(), state["shares"].copy()

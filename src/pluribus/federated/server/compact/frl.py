@@ -115,7 +115,8 @@ class FRLClient:
             ranks = {name: ranks_of(value) for name, value in scores.items()}
             loss, grads = job.model.loss_and_grad({**params, **masked(edges, ranks, self.keep)}, batch)
             for name, weight in edges.items():
-                velocity[name] = job.how.momentum * velocity[name] + grads[name] * weight
+                slope = grads[name] * weight if name in grads else 0.0  # frozen tensors have no gradient
+                velocity[name] = job.how.momentum * velocity[name] + slope
                 scores[name] = scores[name] - self.score_lr * velocity[name]
             summed += loss * len(batch.y)
             seen += len(batch.y)

@@ -104,7 +104,8 @@ class FedCE(Server):
                 "run it where clients can be asked back, as the simulation does, or take fedavg"
             )
         others = mixed(round, params, shares * (1 - np.eye(len(shares))))
-        return np.array([round.validate(i, model)[1] for i, model in zip(round.clients, others, strict=True)])
+        errors = [round.validate(i, model)[1] for i, model in zip(round.clients, others, strict=True)]
+        return np.clip(np.nan_to_num(errors, nan=0.0), 0.0, 1.0)  # an error that nobody could measure tells nothing
 
     def combined(self, scores: Array) -> Array:
         """Weights of sum one, (k,), from both scores, (2, k)."""

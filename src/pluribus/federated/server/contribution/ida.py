@@ -101,5 +101,6 @@ class IDA(Server):
                 )
             models = local_models(round, params)
             errors = np.array([round.validate(i, model)[1] for i, model in zip(round.clients, models, strict=True)])
-            factors = factors / np.maximum(1 - errors, self.least_accuracy)
+            # An accuracy that nobody could measure counts as the best, so it makes nobody count for more.
+            factors = factors / np.clip(1 - np.nan_to_num(errors, nan=0.0), self.least_accuracy, 1.0)
         return factors

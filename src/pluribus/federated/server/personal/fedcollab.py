@@ -68,7 +68,9 @@ class FedCollab(Personal):
         memory: State = {"coalition": state["coalition"]} if self.groups else self.found(state, round)
         choice = memory["coalition"]
         shares = size_shares(round)
-        mixing = (choice[here][:, None] == choice[here][None, :]) * shares
+        together = choice[here][:, None] == choice[here][None, :]
+        # Where nobody of a coalition has samples, its members count alike.
+        mixing = np.where((together * shares).sum(axis=1, keepdims=True) > 0, together * shares, together)
         mixing = mixing / mixing.sum(axis=1, keepdims=True)
         *models, everybody = mixed(round, state["params"], np.vstack([mixing, shares]))
         memory["personal"] = self.shared(placed(state, round, models), choice, here)
@@ -89,7 +91,8 @@ class FedCollab(Personal):
             return {"coalition": state["coalition"], "label_counts": counts}
         known = np.flatnonzero(counts.sum(axis=1) > 0)
         choice = np.full(round.n_clients, -1)
-        choice[known] = coalitions(counts[known].sum(axis=1), label_divergences(counts[known]), self.complexity)
+        if len(known):
+            choice[known] = coalitions(counts[known].sum(axis=1), label_divergences(counts[known]), self.complexity)
         lost = [i for i in round.clients if choice[i] < 0]
         choice[lost] = choice.max() + 1 + np.arange(len(lost))  # without a sample nobody knows where they belong
         return {"coalition": choice, "label_counts": counts}
