@@ -207,13 +207,12 @@ class Server(ABC):
         """The rule's step. What a message must look like only the rule knows, so it is asked of one that broke it."""
         try:
             return self.advance(state, round)
-        except PluribusError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            if not (odd := unlike(round)):
+        except (PluribusError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            told = isinstance(error, PluribusError)
+            if (told and "client" in str(error)) or not (odd := unlike(round)):
                 raise
             raise ContributionError(
-                f"round {round.number}: {self.name} cannot read what came beside the updates, and the message of "
+                f"round {round.number}: {self.name} stopped ({error if told else repr(error)}), and the message of "
                 f"{listing([label(client) for client in odd])} is unlike the others' in its parts, shapes or kinds of "
                 "number; leave it out, or let all clients train with the rule's own method"
             ) from error
@@ -294,7 +293,12 @@ def fraction(rule: Any, name: str) -> None:
 def told(key: str, rule: Any, leave_out: Sequence[str] = ()) -> str:
     """``key:name=value:...`` with the fields of a rule that differ from their defaults."""
     shown = (f for f in fields(rule) if f.name not in leave_out and getattr(rule, f.name) != default_of(f))
-    return ":".join([key, *(f"{f.name}={getattr(rule, f.name)}" for f in shown)])
+    return ":".join([key, *(f"{f.name}={_written(getattr(rule, f.name))}" for f in shown)])
+
+
+def _written(value: Any) -> str:
+    """A parameter as a text that is read back: in the text of a rule ``+`` parts rules, so 1e+22 is 1e22."""
+    return str(value).replace("e+", "e") if isinstance(value, (float, np.floating)) else str(value)
 
 
 # --- the registry ---------------------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ def read(text: str, folder: Path | None = None) -> Table:
         rows = list(_rows(data.decode("utf-8-sig")))
     except FileNotFoundError:
         raise FileError(f"{path}: no such file; expected a CSV file with a line of names") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileError(f"{path} cannot be read as CSV: {error}") from None
+    except (OSError, ValueError, csv.Error) as error:  # a path with a zero byte is a ValueError
+        raise FileError(f"{str(path)!r} cannot be read as CSV: {error}") from None
     if len(rows) < 2:
         raise SettingError(f"{path}: expected a line of names and a line of numbers; it has {len(rows)} lines")
     names = tuple(rows[0][1])
@@ -87,7 +87,7 @@ def clients_of(names: Sequence[str], path: Path) -> NDArray[np.int64]:
     found = []
     for name in names:
         digits = name.lower().removeprefix("client").strip(" _")
-        if not digits.isdecimal():
+        if not digits.isdecimal() or len(digits) > 18:  # int64 holds 18 digits whatever they are
             raise SettingError(f"{path}: column {name!r} is no client; expected a number such as 0, 1, 2")
         found.append(int(digits))
     return np.array(found, dtype=np.int64)

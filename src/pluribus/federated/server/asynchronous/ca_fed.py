@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from pluribus.core.errors import RuleError
+from pluribus.core.parameters import is_real
 from pluribus.core.rule import positive
 from pluribus.federated.server.asynchronous.arrivals import arrived, check_rates, count_arrivals, told_rates
 from pluribus.federated.server.base import Array, Round, State, Tree
@@ -70,8 +71,7 @@ class CAFed(Server):
         check_rates(self)
         fraction(self, "smoothing")
         positive("CAFed", "tolerance", self.tolerance, zero=True)
-        number = isinstance(self.optimum, (int, float)) and not isinstance(self.optimum, bool)
-        if not number or not np.isfinite(self.optimum):
+        if not is_real(self.optimum) or not np.isfinite(self.optimum):
             raise RuleError(f"CAFed: optimum must be a finite number, not {self.optimum!r}")
 
     def remember(self, params: Tree, n_clients: int) -> State:

@@ -63,7 +63,7 @@ class DelayedNesterov(Server):
         fraction(self, "momentum")
         whole_number("DelayedNesterov", "period", self.period, 0)
         positive("DelayedNesterov", "c", self.c, zero=True)
-        if self.period and self.c * self.period > 1:
+        if self.period and self.c > 1 / self.period:  # not c * period: a whole number may be beyond float64
             raise RuleError(f"DelayedNesterov: c is a share of the momentum, at most 1 / {self.period}, not {self.c!r}")
         if self.speeds not in ("equal", "measured"):
             self._given()

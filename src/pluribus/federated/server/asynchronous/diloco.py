@@ -124,7 +124,7 @@ class DiLoCoClient:
                 m *= self.beta1
                 m += (1 - self.beta1) * grad
                 v *= self.beta2
-                v += (1 - self.beta2) * grad**2
+                v += (1 - self.beta2) * grad.astype(v.dtype) ** 2
                 number = done + step + 1
                 scale = np.sqrt(v / (1 - self.beta2**number)) + self.eps
                 grads[name] = np.asarray(
@@ -137,6 +137,6 @@ class DiLoCoClient:
 
 
 def _moments(kept: Tree, name: str, grad: Array) -> Array:
-    if name not in kept:
-        kept[name] = np.zeros_like(grad)
+    if name not in kept:  # a square of float16 would vanish, and with it the divisor
+        kept[name] = np.zeros(grad.shape, dtype=np.result_type(grad.dtype, np.float32))
     return kept[name]
