@@ -243,6 +243,14 @@ def test_adamw_of_diloco_steps_in_float16():
     assert int(run.state["status"]) == 0
 
 
+def test_a_flow_in_which_nobody_ever_answers_gives_up(monkeypatch):
+    monkeypatch.setattr("pluribus.federated.rounds.PATIENCE", 200)
+    setup = federation(model="softmax", schedule="buffer:2", dropout=0.999999)
+    rule = server.parse("fedbuff")
+    with pytest.raises(SettingError, match=r"buffer:2 waits for updates, and 200 jobs in a row never answered"):
+        advance(setup, rule, 0, begin(setup, rule, 0, 1))
+
+
 def test_traces_with_tricks_are_told(tmp_path):
     (tmp_path / "big.csv").write_text(f"round,0,{10**20}\n0,1,1\n")
     with pytest.raises(SettingError, match="is no client"):
