@@ -171,6 +171,14 @@ def test_messages_that_cannot_be_read_are_named(key, rounds):
         assert said is None or "client" in said
 
 
+def test_a_number_is_not_spread_over_a_tensor(rounds):
+    rule, state, round = rounds("pgfed")
+    told = list(round.messages)
+    odd = {name: tree and {part: np.zeros(()) for part in tree} for name, tree in told[1].items()}
+    with pytest.raises(ContributionError, match=r"client 1: .* has shape \(\), expected"):
+        rule.step(state, replace(round, messages=[told[0], odd, *told[2:]]))
+
+
 @EVERY
 def test_what_a_round_lacks_or_tells_wrongly_is_said(key, rounds):
     rule, state, round = rounds(key)

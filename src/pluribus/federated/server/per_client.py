@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from pluribus.core.errors import ContributionError
 from pluribus.federated.server.admission import label
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree
 from pluribus.federated.server.rule import Server, local_models
@@ -64,6 +65,10 @@ def placed(state: State, round: Round, models: Sequence[Mapping[str, Array]]) ->
         if rows:
             stacked[name] = value.copy()
             for i, row in rows:
+                if np.shape(row) != value.shape[1:]:  # numpy would spread a single number over the whole tensor
+                    raise ContributionError(
+                        f"{label(i)}: {name} has shape {np.shape(row)}, expected {value.shape[1:]} as in the model"
+                    )
                 stacked[name][i] = row
     return stacked
 
