@@ -7,7 +7,7 @@ clients) is a tree of arrays like the rest, so that it is checkpointed and resum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,11 +44,10 @@ class Arrival(NamedTuple):
 class Exchange:
     """What came between two steps: arrivals by client, the clock after them, and the bytes that travelled.
 
-    ``asked`` are the clients that were sent a model, ``world`` and ``memories`` what the next round goes on with.
+    ``world`` and ``memories`` are what the next round goes on with.
     """
 
     arrivals: Sequence[Arrival]
-    asked: Sequence[int]
     time: float
     up: int
     down: int
@@ -66,7 +65,6 @@ class Desk:
     number: int
     state: State
     memories: State
-    asked: list[int] = field(default_factory=list)
     down: int = 0
 
     def work(self, clients: Sequence[int], jobs: Array, time: float) -> list[Flight]:
@@ -106,7 +104,6 @@ class Desk:
             if residual:
                 kept["channel"] = residual
         sent_bytes = self._sent_bytes(update, report, sent_bytes)
-        self.asked.append(job.client)
         self.down += received
         seconds = self.setup.world.seconds(
             job.client, steps=report.steps, up_bytes=sent_bytes, down_bytes=received, job=count, seed=self.seed
@@ -161,7 +158,7 @@ def exchange(
         after["flights"] = {str(i): _packed(left[i]) for i in sorted(left)}
     arrivals = [flight.arrival for flight in came]
     up = sum(flight.bytes for flight in came)
-    return Exchange(arrivals, sorted(desk.asked), time, up, desk.down, after, kept)
+    return Exchange(arrivals, time, up, desk.down, after, kept)
 
 
 def _there(setup: Setup, number: int, seed: int, time: float) -> Array:

@@ -105,7 +105,7 @@ def _local(round: Round, before: Tree, k: int, name: str) -> Array:
 
 def _pooled(round: Round, before: Tree, shares: Array, name: str) -> Array:
     beside = name.removesuffix("running_var") + "running_mean"
-    if not name.endswith("running_var") or beside not in before:
+    if not is_variance(name) or beside not in before:
         raise RuleError(f"pooled is for a ...running_var with its ...running_mean beside it, and {name!r} is none")
     mean, square = np.zeros(before[name].shape), np.zeros(before[name].shape)
     for k, share in enumerate(shares):
