@@ -116,7 +116,16 @@ def test_a_client_with_random_labels_ends_with_the_least_weight_and_the_model_le
 
 
 def test_bad_parameters():
-    for options in ({"epochs": 0}, {"mu": -1}, {"mu": 2}, {"decay": 0}, {"low": 1.0}, {"count": 1.5}):
+    for options in (
+        {"epochs": 0},
+        {"mu": -1},
+        {"mu": 2},
+        {"decay": 0},
+        {"low": 1.0},
+        {"low": "0"},
+        {"high": True},
+        {"count": 1.5},
+    ):
         with pytest.raises(RuleError):
             CoBoosting(**options)
     model, clients, start = small()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pluribus.core.errors import RuleError
 from pluribus.federated.distillation import Generator, class_prior, class_shares, diversity
 from pluribus.federated.distillation.generator import AdamMemory
 
@@ -54,5 +55,8 @@ def test_classes():
     counts = np.array([[3, 0, 5], [1, 0, 5]])
     np.testing.assert_allclose(class_shares(counts), [[0.75, 0.5, 0.5], [0.25, 0.5, 0.5]])
     np.testing.assert_allclose(class_prior(counts), np.array([4, 0, 10]) / 14)
+    for nothing in (np.zeros((2, 3)), np.array([[3, -1]]), np.array([[1.0, np.nan]])):
+        with pytest.raises(RuleError, match="label counts"):
+            class_prior(nothing)
     same = np.outer([2, 6], [1, 2, 3])  # like distributions: shares are those of the sizes
     np.testing.assert_allclose(class_shares(same), np.outer([0.25, 0.75], np.ones(3)))

@@ -139,7 +139,8 @@ def test_contact_counts():
         ({"inner": "median)"}, "parentheses"),
         ({"contact": True}, "needs a period"),
         ({"period": 0.5}, "at least 1 round"),
-        ({"inner": 3}, "text"),
+        ({"inner": 3}, "inner is a rule's text"),
+        ({"outer": None}, "outer is a rule's text"),
     ],
 )
 def test_what_it_refuses(options, message):

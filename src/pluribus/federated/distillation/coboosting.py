@@ -10,7 +10,7 @@ import numpy as np
 from pluribus.core import weights as core_weights
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
-from pluribus.federated.distillation.generator import AdamMemory, Generator
+from pluribus.federated.distillation.generator import AdamMemory, Generator, check_range
 from pluribus.federated.models import Array, Batch, Model, Tree, cross_entropy, softmax
 from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.control.pullback import logits, pull
@@ -96,8 +96,7 @@ class CoBoosting:
             positive("CoBoosting", name, getattr(self, name))
         if self.mu > 1 or self.decay > 1:
             raise RuleError("CoBoosting: mu and decay must be at most 1")
-        if not -np.inf < self.low < self.high < np.inf:
-            raise RuleError(f"CoBoosting: samples lie between low and high, not {self.low!r} and {self.high!r}")
+        check_range("CoBoosting", self.low, self.high)
 
     def __call__(
         self,

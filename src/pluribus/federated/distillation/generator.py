@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from pluribus.core.errors import RuleError
+from pluribus.core.parameters import is_real
 from pluribus.federated.models import Array, Tree
 
 
@@ -115,6 +118,21 @@ def class_shares(label_counts: Array) -> Array:
 
 
 def class_prior(label_counts: Array) -> Array:
-    """``sum_k n_k^y / sum n``, (C,): what classes are drawn from."""
-    totals = np.asarray(label_counts, dtype=np.float64).sum(axis=0)
-    return totals / totals.sum()
+    """``sum_k n_k^y / sum n``, (C,): what classes are drawn from.
+
+    Raises ``RuleError`` for counts that are negative, not finite, or all zero: there is nothing to draw.
+    """
+    counts = np.asarray(label_counts, dtype=np.float64)
+    totals = counts.sum(axis=0)
+    if not (np.isfinite(totals).all() and counts.min(initial=0) >= 0 and totals.sum() > 0):
+        raise RuleError(
+            "classes are drawn as often as the clients have them, and their label counts are all zero, or negative, "
+            "NaN or Inf; let clients tell how many samples of each class they have"
+        )
+    return np.asarray(totals / totals.sum())
+
+
+def check_range(who: str, low: Any, high: Any) -> None:
+    """Raise `RuleError` unless made samples can lie in [low, high]: two finite numbers, the first below."""
+    if not (is_real(low) and is_real(high) and -np.inf < low < high < np.inf):
+        raise RuleError(f"{who}: samples lie between low and high, two numbers, not {low!r} and {high!r}")

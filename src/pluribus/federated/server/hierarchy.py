@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -83,6 +84,7 @@ class Hierarchy(Server):
         for name in ("inner", "outer"):
             if not isinstance(getattr(self, name), str):
                 raise RuleError(f"Hierarchy: {name} is a rule's text such as 'trimmed_mean(f=1)'")
+        for name in ("inner", "outer"):
             rule = self._rules[name]
             cls = type(rule)
             busy = not isinstance(rule.client, Plain) or cls.offer is not Server.offer or cls.local is not Server.local
@@ -200,13 +202,9 @@ def _above(round: Round, wide: Tree, heard: list[tuple[int, Round, State]], coun
     """The round as the cloud sees it: gateways as participants."""
     masks = {name for name, value in wide.items() if value.dtype.kind == "b"}
 
-    def gathered(name: str, combine: Any) -> Array | None:
-        if getattr(round, name) is None:
-            return None
-        return np.array([combine(getattr(part, name)) for _, part, _ in heard])
+    def gathered(name: str, combine: Callable[[Any], Any]) -> Array | None:
+        return None if getattr(round, name) is None else np.array([combine(part) for _, part, _ in heard])
 
-    counts = gathered("label_counts", lambda value: value.sum(axis=0))
-    losses = round.losses is not None
     return replace(
         round,
         clients=tuple(g for g, _, _ in heard),
@@ -216,12 +214,10 @@ def _above(round: Round, wide: Tree, heard: list[tuple[int, Round, State]], coun
         ],
         sizes=np.array([part.sizes.sum() for _, part, _ in heard]),
         n_clients=count,
-        label_counts=counts,
+        label_counts=gathered("label_counts", lambda part: part.label_counts.sum(axis=0)),
         starts=None,
-        steps=gathered("steps", np.mean),
-        losses=np.array([np.average(np.asarray(part.losses), weights=part.sizes) for _, part, _ in heard])
-        if losses
-        else None,
+        steps=gathered("steps", lambda part: np.mean(part.steps)),
+        losses=gathered("losses", lambda part: np.average(part.losses, weights=part.sizes)),
         staleness=None,
         messages=None,
         rates=None,

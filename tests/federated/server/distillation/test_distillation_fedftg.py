@@ -100,12 +100,17 @@ def test_softmax_and_what_it_needs():
     zero = {name: np.zeros_like(value) for name, value in state["params"].items()}
     with pytest.raises(RuleError, match="label counts"):
         FedFTG().step(state, Round(2, (0,), [zero], np.ones(1), 3, 3.0))
+    with pytest.raises(RuleError, match="label counts are all zero"):
+        FedFTG().step(state, Round(2, (0,), [zero], np.ones(1), 3, 3.0, label_counts=np.zeros((1, 10))))
     for options in (
         {"rounds": -1},
         {"inner": 0},
         {"lr": 0},
         {"hard": -1},
         {"low": 2.0},
+        {"low": "0"},
+        {"high": None},
+        {"high": True},
         {"activation": "sine"},
         {"model": "cnn"},
     ):

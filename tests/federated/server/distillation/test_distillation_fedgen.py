@@ -96,6 +96,8 @@ def test_what_it_needs():
     updates = [{name: np.zeros_like(value) for name, value in params.items()}] * 2
     with pytest.raises(RuleError, match="label counts"):
         rule.step(state, type(told)(0, (0, 1), updates, np.ones(2), 2, 2.0))
+    with pytest.raises(RuleError, match="label counts are all zero"):
+        rule.step(state, type(told)(0, (0, 1), updates, np.ones(2), 2, 2.0, label_counts=np.zeros((2, 3))))
     with pytest.raises(RuleError, match="linear head"):
         rule.init({"w": np.zeros(3)}, 2)
     for options in ({"weight": -1}, {"decay": 2.0}, {"steps": -1}, {"batch": 0}, {"lr": 0}):

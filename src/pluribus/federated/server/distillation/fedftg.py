@@ -10,12 +10,13 @@ import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
-from pluribus.federated.distillation.generator import AdamMemory, Generator, class_prior, class_shares, diversity
+from pluribus.federated.distillation.generator import Generator, check_range, diversity
 from pluribus.federated.models import ACTIVATIONS, MLP, Array, Model, Softmax, softmax
 from pluribus.federated.parts import head_names
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Round, State, Tree
 from pluribus.federated.server.control.pullback import logits, pull
+from pluribus.federated.server.distillation.shared import fresh, kept, resumed, told_classes
 from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.rule import UNSPOKEN, Step, local_models, one_of, register, told
 
@@ -105,8 +106,7 @@ class FedFTG(FedAvg):
         for name in ("hard", "spread"):
             positive("FedFTG", name, getattr(self, name), zero=True)
         one_of(self, "activation", ACTIVATIONS)
-        if not -np.inf < self.low < self.high < np.inf:
-            raise RuleError(f"FedFTG: samples lie between low and high, not {self.low!r} and {self.high!r}")
+        check_range("FedFTG", self.low, self.high)
         if isinstance(self.model, str) or not isinstance(self.shape, tuple) or (self.model is None) != (not self.shape):
             raise RuleError(
                 "FedFTG: a model is given in Python, with the shape of a sample: FedFTG(model=TorchModel(...), "
@@ -139,15 +139,7 @@ class FedFTG(FedAvg):
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """``distilled``: mean KL before and after the steps on a batch; the generator, its moments and their count."""
-        made = self._maker(params)
-        fresh = made.init(generator(0, "fedftg.init"))
-        return {
-            "distilled": np.full(2, np.nan),
-            "generator": fresh,
-            "adam_first": AdamMemory.fresh(fresh).first,
-            "adam_second": AdamMemory.fresh(fresh).second,
-            "adam_count": np.array(0),
-        }
+        return {"distilled": np.full(2, np.nan), **fresh("fedftg", self._maker(params))}
 
     def _maker(self, params: Tree) -> Generator:
         """The generator for this model's classes, those of its head, and samples."""
@@ -163,16 +155,11 @@ class FedFTG(FedAvg):
         step = super().advance(state, round)
         if not self.rounds:
             return step
-        if round.label_counts is None:
-            raise RuleError(
-                "fedftg weighs clients by the samples of each class, and the round has no label counts; let clients "
-                "tell them, or take fedavg"
-            )
+        shares, prior = told_classes("fedftg", round)
         model, clients = self.served(state["params"]), local_models(round, state["params"])
-        shares, prior = class_shares(round.label_counts), class_prior(round.label_counts)
         made, shape = self._maker(state["params"]), self._shape(state["params"])
-        memory = AdamMemory(state["adam_first"], state["adam_second"], int(state["adam_count"]))
-        params, student, distances = state["generator"], step.params, []
+        params, memory = resumed(state)
+        student, distances = step.params, []
         rng = generator(round.seed, "fedftg.step", round.number)
         for _ in range(self.rounds):
             z, y = made.draw(rng, prior, self.batch)
@@ -197,10 +184,7 @@ class FedFTG(FedAvg):
             params=student,
             memory={
                 **step.memory,
-                "generator": params,
-                "adam_first": memory.first,
-                "adam_second": memory.second,
-                "adam_count": np.array(memory.count),
+                **kept(params, memory),
                 "distilled": np.array(distances).reshape(-1, 2).mean(axis=0),
             },
         )

@@ -9,11 +9,12 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
 from pluribus.federated.clients.base import Job, Report
-from pluribus.federated.distillation.generator import AdamMemory, Generator, class_prior, class_shares, diversity
+from pluribus.federated.distillation.generator import Generator, diversity
 from pluribus.federated.models import Array, Batch, cross_entropy, softmax
 from pluribus.federated.parts import head_names, parts_of
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Offer, Round, State, Tree
+from pluribus.federated.server.distillation.shared import fresh, kept, resumed, told_classes
 from pluribus.federated.server.fedavg import FedAvg
 from pluribus.federated.server.rule import Step, local_models, register
 from pluribus.federated.training import Evaluate, Hooks
@@ -102,12 +103,8 @@ class FedGen(FedAvg):
         ``generator_loss`` is the ensemble's cross-entropy of the last step.
         """
         made = self.maker(params)
-        fresh = made.init(generator(0, "fedgen.init"))
         return {
-            "generator": fresh,
-            "adam_first": AdamMemory.fresh(fresh).first,
-            "adam_second": AdamMemory.fresh(fresh).second,
-            "adam_count": np.array(0),
+            **fresh("fedgen", made),
             "prior": np.zeros(made.classes),
             "generator_loss": np.array(np.nan),
         }
@@ -123,11 +120,7 @@ class FedGen(FedAvg):
     def advance(self, state: State, round: Round) -> Step:
         """FedAvg, then the generator's steps."""
         step = super().advance(state, round)
-        if round.label_counts is None:
-            raise RuleError(
-                "fedgen weighs heads by the samples of each class, and the round has no label counts; let clients tell "
-                "them, or take fedavg"
-            )
+        shares, prior = told_classes("fedgen", round)
         made = self.maker(state["params"])
         weight, bias = head_names(state["params"], "fedgen")
         models = local_models(round, state["params"])
@@ -135,9 +128,8 @@ class FedGen(FedAvg):
         biases = np.zeros(matrices.shape[:2])
         if bias is not None:
             biases = np.stack([np.asarray(model[bias], dtype=np.float64) for model in models])
-        shares, prior = class_shares(round.label_counts), class_prior(round.label_counts)
-        memory = AdamMemory(state["adam_first"], state["adam_second"], int(state["adam_count"]))
-        params, loss = state["generator"], float(state["generator_loss"])
+        params, memory = resumed(state)
+        loss = float(state["generator_loss"])
         rng = generator(round.seed, "fedgen.step", round.number)
         for _ in range(self.steps):
             z, y = made.draw(rng, prior, self.batch)
@@ -149,10 +141,7 @@ class FedGen(FedAvg):
         return step._replace(
             memory={
                 **step.memory,
-                "generator": params,
-                "adam_first": memory.first,
-                "adam_second": memory.second,
-                "adam_count": np.array(memory.count),
+                **kept(params, memory),
                 "prior": prior if self.steps else state["prior"],
                 "generator_loss": np.array(loss),
             }

@@ -26,7 +26,8 @@ class FedTGP(OwnBodies):
     means, and trains ``Q = E + V relu(U E + u)`` (E a vector a class, U and V a small network, V zero at first) by
     ``steps`` full steps; m is the largest of the classes' distances to their nearest other mean, at most ``cap``. So
     prototypes part although clients' means lie close. steps = 0 is FedProto: the weighted means. A class that nobody
-    present has keeps its prototype. The extractors may be of any kind that makes d features.
+    present has keeps its prototype. The extractors may be of any kind that makes d features. Prototypes are all that
+    has to travel; in this simulation whole updates do, and are counted.
 
     Compared with HtFLlib's FedTGP (servertgp.py, clienttgp.py), whose network has no shortcut, starts at random and is
     kept over the rounds, and whose clients decide by the nearest prototype; here they decide by their heads. On digits
