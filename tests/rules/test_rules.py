@@ -207,6 +207,10 @@ def test_a_chain_by_its_text():
     assert rules.get("NNM > geometric-median", f=1) == expected
     assert rules.get("nnm:f=1+krum", f=2) == rules.chain(rules.NNM(f=1), rules.Krum(f=2))
     assert rules.get("multi_krum:f=1:m=2") == rules.MultiKrum(f=1, m=2)
+    assert rules.get("nnm:f=2+median") == rules.chain(rules.NNM(f=2), rules.Median())
+    assert rules.get("clip:max_norm=1e+3+clip:max_norm=1E+3>median") == rules.chain(
+        rules.Clip(1000.0), rules.Clip(1000.0), rules.Median()
+    )
     x = list(np.random.default_rng(0).normal(size=(5, 3)))
     assert np.array_equal(aggregate(x, "nnm+geometric_median", f=1).value, expected(x).value)
 
@@ -224,6 +228,8 @@ def test_a_chain_by_its_text():
         (lambda: rules.Clip(float("inf")), "positive number"),
         (lambda: rules.GeometricMedian(iterations=0), "at least 1"),
         (lambda: rules.get("krumm", f=1), "did you mean krum"),
+        (lambda: rules.get("median+2"), r"'median\+2'; did you mean median"),
+        (lambda: rules.get("krum:f=2+2"), "f must be a whole number .*'2\\+2'"),
         (lambda: rules.get("zzz"), "'zzz'; there are mean, median, .* see pluribus catalog"),
         (lambda: rules.get("fedavg"), "'fedavg'; here it is mean, with the clients' numbers of samples as weights"),
         (lambda: rules.get("krum"), "Krum needs f"),

@@ -38,12 +38,14 @@ def key(name: str) -> str:
 def split(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Names and options of the parts of a chain, which have ``+`` or ``>`` between them.
 
+    No name begins with a digit, so a ``+`` ahead of one belongs to a number: ``1e+3``.
+
     Raises
     ------
     RuleError
         A place for a name is empty, or an option is not ``name=value``, or is there twice.
     """
-    return [_part(part, text) for part in re.split(r"[+>]", text)]
+    return [_part(part, text) for part in re.split(r"\+(?!\d)|>", text)]
 
 
 def _part(part: str, text: str) -> tuple[str, dict[str, Any]]:
