@@ -10,7 +10,7 @@ from pluribus.core.contributions import gather
 from pluribus.core.kernels import plain
 from pluribus.core.passes import Active, deciding
 
-pytest.importorskip("numba")
+pytest.importorskip("numba", reason="numba is not installed: pip install 'pluribus[fast]'")
 
 from pluribus.core.kernels.products import inner_products
 

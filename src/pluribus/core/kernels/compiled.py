@@ -21,7 +21,7 @@ from pluribus.core.kernels import compensated, many, plain
 from pluribus.core.kernels.jit import jit, pointer
 from pluribus.core.kernels.networks import BOTH, LOW, Network, middle_network, rank_network
 from pluribus.core.kernels.plain import cross, finite, gram, norms
-from pluribus.core.kernels.sums import wide_sum
+from pluribus.core.kernels.sums import all_finite, wide_sum
 from pluribus.core.kernels.tiles import FLOAT64, SHRINK, Floats, check, scratch, store, weigh
 from pluribus.core.kernels.weighted import weighted_middle_by
 
@@ -175,14 +175,6 @@ def _store(row: Any, out: Any) -> None:
 
 
 @jit
-def _overflowed(total: Any) -> Any:
-    overflow = False
-    for k in range(total.size):
-        overflow |= not abs(total[k]) < np.inf
-    return overflow
-
-
-@jit
 def _divide(total: Any, rows: Any, wires: Any, shrink: Any) -> None:
     """Turn sums into means; a sum that overflowed is taken again from shrunken values."""
     count = wires.size
@@ -227,7 +219,7 @@ def _mean(rows: Any, wires: Any, sums: Any, shrink: Any, out: Any) -> None:
         row = rows[wire, :width]
         for k in range(width):
             total[k] += row[k]
-    if wide and _overflowed(total):
+    if wide and not all_finite(total):
         _divide(total, rows, wires, shrink)
     elif count == 2:
         for k in range(width):

@@ -16,6 +16,7 @@ import numba
 import numpy as np
 
 from pluribus.core.dtypes import Array
+from pluribus.core.kernels.compiled import _addresses
 from pluribus.core.kernels.jit import pointer, reordered
 
 _PIECE = 1 << 10  # coordinates
@@ -29,8 +30,7 @@ def inner_products(views: Sequence[Array]) -> Array:
     """
     n = len(views)
     padded = -(-n // _TILE) * _TILE
-    alive = [view if view.flags.c_contiguous and view.flags.aligned else np.array(view, order="C") for view in views]
-    addresses = np.array([view.__array_interface__["data"][0] for view in alive], np.uint64)
+    addresses, alive = _addresses(views)
     total, rows = np.zeros((padded, padded)), np.zeros((padded, _PIECE))
     _gram(addresses, np.empty(0, alive[0].dtype), len(alive[0]), rows, total)
     lower = np.tril(total[:n, :n], -1)
@@ -47,8 +47,8 @@ def _gram(addresses: Any, sample: Any, size: Any, rows: Any, total: Any) -> None
             row = rows[i, :width]
             for k in range(width):
                 row[k] = source[k]
-        for i in range(0, rows.shape[0], 4):
-            for j in range(0, i + 4, 4):
+        for i in range(0, rows.shape[0], _TILE):
+            for j in range(0, i + _TILE, _TILE):
                 _tile(rows, i, j, width, total)
 
 

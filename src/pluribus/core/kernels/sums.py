@@ -33,7 +33,7 @@ def wide_sum(addresses: Any, scaling: Any, out: Any, work: Any) -> Any:
                 _divided(total, error, float(count), rows, bits)
             else:
                 _multiplied(total, error, weights[0], rows, bits)
-            if not _finite(total):
+            if not all_finite(total):
                 kept = rows[5, :width]
                 kept[:] = total
                 _products(addresses, skip, weights, (rows, bits), width)
@@ -51,7 +51,8 @@ def wide_sum(addresses: Any, scaling: Any, out: Any, work: Any) -> Any:
 
 
 @jit
-def _finite(total: Any) -> Any:
+def all_finite(total: Any) -> Any:
+    """Whether all of a row is finite."""
     finite = True
     for k in range(total.size):
         finite &= abs(total[k]) < np.inf
