@@ -42,11 +42,6 @@ class Tally:
             np.zeros(spec.size), None, np.zeros(spec.size, spec.dtype.storage), np.ones(spec.size, dtype=np.bool_)
         )
 
-    def copy(self) -> Tally:
-        """One that can go on by itself."""
-        first, agreed = (None if array is None else array.copy() for array in (self.first, self.agreed))
-        return Tally(self.sums.copy(), self.exponent, first, agreed, self.started)
-
     def raise_to(self, exponent: int) -> None:
         """Hold the sums under a larger exponent, in their place."""
         if self.exponent not in (None, exponent):
