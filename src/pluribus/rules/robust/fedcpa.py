@@ -60,7 +60,7 @@ def thresholds(active: Active, count: int, one: float = 1.0) -> tuple[Array, Arr
     found by counting, then the next ones among those that share these, until few are left, which are sorted: three
     passes for numbers that differ, and never more than six. What is kept between blocks does not grow with them.
     """
-    digits = _Digits.of(active, one)
+    digits = _Digits(active, one)
     ranks = np.array([active.data.coordinates - count, count - 1])
     places = np.tile(ranks, (digits.rows, 1))  # among those that share the bits found so far
     found = np.zeros(places.shape, dtype=np.uint64)  # these bits, as a number
@@ -86,11 +86,11 @@ class _Digits:
 
     active: Active
     one: float
-    rows: int
 
-    @classmethod
-    def of(cls, active: Active, one: float) -> _Digits:
-        return cls(active, one, len(active.rows) + (PREVIOUS in active.data.extras))
+    @property
+    def rows(self) -> int:
+        """How many importances there are of each coordinate."""
+        return len(self.active.rows) + (PREVIOUS in self.active.data.extras)
 
     def counted(self, found: Array, left: int, width: int) -> Array:
         """How many numbers have which next ``width`` bits after those found, shape (r, 2, 2^width)."""
@@ -192,7 +192,7 @@ def _shared(table: Array, inside: Array, about: Array) -> _Shared:
 
 
 def agreements(active: Active, fraction: float) -> Array:
-    """Similarity of rows in their most and least important coordinates, in [0, 2], shape (r, r); four passes."""
+    """Similarity of rows in their most and least important coordinates, in [0, 2], shape (r, r); five passes."""
     count = max(1, int(fraction * active.data.coordinates + 1e-9))
     one = unit(active)
     largest, smallest = thresholds(active, count, one)
@@ -238,7 +238,7 @@ class FedCPA(CompositeRule):
     Whoever ties with the last one in a set is in it too, so that the order of coordinates does not matter. Where the
     published code has no number it stops or gives NaN: correlations of constants or of nothing count as none, and
     equal scores give equal weights. It takes matrices and kernels alone; this takes all parameters. Results equal
-    those of a direct computation in R^d with the authors' formulas. Four passes and a sum.
+    those of a direct computation in R^d with the authors' formulas. Five passes and a sum.
 
     Parameters
     ----------
