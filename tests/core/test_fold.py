@@ -237,9 +237,10 @@ def test_finish_is_result_in_the_memory_of_the_sums(rng, dtype, shape):
         assert found.value["x"].shape == shape
         np.testing.assert_array_equal(found.value["x"], expected.value["x"])
         found.value["y"][...] = 0  # the caller's own
-        for more in (fold.result, fold.finish, lambda: fold.add(xs[0]), lambda: rules.Mean().fold().merge(fold)):  # noqa: B023
+        calls = ((fold.result,), (fold.finish,), (fold.add, xs[0]), (rules.Mean().fold().merge, fold))
+        for more, *arguments in calls:
             with pytest.raises(ContributionError, match="finished"):
-                more()
+                more(*arguments)
 
 
 def test_finish_of_tensors(rng):

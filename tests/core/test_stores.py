@@ -213,10 +213,10 @@ def test_names_that_a_file_cannot_hold(tmp_path, name, told):
 
 
 KILLED = """
-import os, signal, sys, time
+import sys, time
 import pluribus
 from pluribus.core.stores import FileStore
-number, out, *paths = sys.argv[1:]
+out, *paths = sys.argv[1:]
 def write(self, block, items):
     print("writing", flush=True)
     time.sleep(60)
@@ -227,12 +227,10 @@ pluribus.aggregate(paths, out=out, engine=pluribus.engines.Threads(1))
 
 @pytest.fixture
 def killed(paths, tmp_path):
-    def start(number):
+    def start():
         out = tmp_path / "out.safetensors"
         process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(int(number)), out, *paths],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [sys.executable, "-c", KILLED, out, *paths], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         process.stdout.readline()
         return process
@@ -247,7 +245,7 @@ def ended(process, number):
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(paths, tmp_path, killed):
-    process = killed(signal.SIGKILL)
+    process = killed()
     (half,) = set(names(tmp_path)) - {"in"}
     aggregate(paths, out=tmp_path / "out.safetensors")
     assert half in names(tmp_path), "its writer is alive"
@@ -261,7 +259,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(paths, tmp_path, kille
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_writer_that_is_told_to_end_leaves_nothing(tmp_path, killed, number):
-    assert ended(killed(number), number) == -number
+    assert ended(killed(), number) == -number
     assert names(tmp_path) == ["in"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

@@ -26,11 +26,11 @@ def setting(kernels, tile, kind):
 def sorted_always(monkeypatch):
     """Two computations: by networks, and by sorting."""
 
-    def both(function):
+    def both(function, *given):
         monkeypatch.setattr(many, "MOST_WIRES", 10**9)
-        by_network = function()
+        by_network = function(*given)
         monkeypatch.setattr(many, "MOST_WIRES", 0)
-        by_sorting = function()
+        by_sorting = function(*given)
         return by_network, by_sorting
 
     return both
@@ -48,10 +48,10 @@ def test_sorting_gives_what_networks_give(setting, n, dtype, sorted_always):
 
     for low, high in {((n - 1) // 2, n // 2 + 1), (n // 5, n // 5 + 1), (0, 1), (n - 1, n)}:
         for kind_of in FLOATS:
-            a, b = sorted_always(lambda: middle(low, high, kind_of))  # noqa: B023
+            a, b = sorted_always(middle, low, high, kind_of)
             assert a.tobytes() == b.tobytes(), (low, high)
     for low, high in {(0, n), (n // 5, n - n // 5)}:
-        a, b = sorted_always(lambda: middle(low, high, np.float64))  # noqa: B023
+        a, b = sorted_always(middle, low, high, np.float64)
         scale = np.sort(np.abs(np.array(views, np.float64)), axis=0)[-1]
         assert (np.abs(a - b) <= n * 2.0**-52 * scale + 5e-324).all()
 
@@ -67,15 +67,15 @@ def test_sorting_gives_what_networks_give(setting, n, dtype, sorted_always):
 @pytest.mark.parametrize(("n", "dtype"), [*product(ROWS, FLOATS)])
 def test_weighted_ones_too(setting, n, dtype, sorted_always):
     (kernels, views), rng = setting(n, dtype), np.random.default_rng(n)
+
+    def middle(weights, low, high):
+        out = np.empty(300, dtype)
+        assert kernels.weighted_middle(views, weights, low, high, out)
+        return out
+
     for weights in (rng.dirichlet(np.ones(n)), np.full(n, 1 / n), np.arange(1, n + 1) / (n * (n + 1) / 2)):
         for low, high in [(0.5, 0.5), (0.2, 0.8), (0.0, 0.1), (0.25, 0.25), (1.0, 1.0), (0.0, 1.0)]:
-
-            def middle(weights=weights, low=low, high=high):
-                out = np.empty(300, dtype)
-                assert kernels.weighted_middle(views, weights, low, high, out)
-                return out
-
-            a, b = sorted_always(middle)
+            a, b = sorted_always(middle, weights, low, high)
             assert a.tobytes() == b.tobytes(), (low, high)
 
 
