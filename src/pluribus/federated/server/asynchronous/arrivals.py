@@ -28,34 +28,27 @@ def arrived(
     total = float(coefficients.sum())
     if total == 0:
         return params
-    trained = _sent(round, rule.parameters(params))
+    trained = rule.parameters(params)
     change = mean(round, coefficients, trained) if trained else {}
     if models:
         change = {name: change[name] + _drift(round, params, name, coefficients / total) for name in trained}
-    return rule.moved(params, {**untrained(rule, params, round, coefficients), **change}, scale * total)
+    return rule.moved(params, untrained(rule, params, round, coefficients) | change, scale * total)
 
 
 def untrained(rule: Server, params: Tree, round: Round, coefficients: Array) -> Tree:
     """How measured buffers and counters change: buffers move towards the clients' own, by the coefficients' sum.
 
-    A buffer moves by at most all of the way to the mean of the clients' buffers, and not by stale differences: so it
-    stays between numbers that were measured, and a variance stays non-negative however stale an update is. Counters
-    grow by their mean growth.
+    A buffer moves by at most all of the way to the mean of the clients' buffers (the frame has made stale differences
+    into differences to the present ones), so it stays between numbers that were measured. Counters grow by their mean
+    growth. The coefficients' sum is above zero.
     """
-    total = float(coefficients.sum())
     trained = set(rule.parameters(params))
-    names = _sent(round, [name for name in params if name not in trained])
-    if not names or total == 0:
+    names = [name for name in round.updates[0] if name not in trained]
+    if not names:
         return {}
     change = mean(round, coefficients, names)
-    for name in names:
-        if params[name].dtype.kind in "fc":
-            change[name] = min(1.0, total) * (change[name] + _drift(round, params, name, coefficients / total))
-    return change
-
-
-def _sent(round: Round, names: list[str]) -> list[str]:
-    return [name for name in names if name in round.updates[0]]
+    share = np.float64(min(1.0, coefficients.sum()))  # of a type, so that products are in float64
+    return {name: share * value if value.dtype.kind in "fc" else value for name, value in change.items()}
 
 
 def _drift(round: Round, params: Tree, name: str, shares: Array) -> Array:

@@ -104,7 +104,7 @@ class AsyncFedED(Server):
                 continue
             start = round.starts[k]
             far = sum(_square(np.asarray(params[name], dtype=np.float64) - start[name]) for name in names)
-            length = sum(_square(update[name]) for name in names if name in update)
+            length = sum(_square(update[name]) for name in names)
             found[k] = np.sqrt(far / length) if length else np.inf if far else 0.0
         return found
 

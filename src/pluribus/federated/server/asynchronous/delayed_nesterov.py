@@ -111,10 +111,9 @@ class DelayedNesterov(Server):
             refresh = count == period
             share = self.momentum * (1 - self.c * (period - 1) if refresh else self.c)
             for name, before in momentum.items():
-                if name in update:
-                    part = np.asarray(update[name], dtype=before.dtype) / period
-                    gathered[name] = gathered[name] + part
-                    change[name] += part
+                part = np.asarray(update[name], dtype=before.dtype) / period
+                gathered[name] = gathered[name] + part
+                change[name] += part
                 if refresh:
                     momentum[name] = self.momentum * before + gathered[name]
                     gathered[name] = np.zeros_like(before)

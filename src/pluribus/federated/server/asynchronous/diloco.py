@@ -9,7 +9,6 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import ClientMethod, Job, Plain, Report
-from pluribus.federated.server.asynchronous.arrivals import untrained
 from pluribus.federated.server.base import Array, Round, State, Tree
 from pluribus.federated.server.rule import Server, Step, fraction, mean, one_of, register
 from pluribus.federated.training import Hooks, LocalTraining
@@ -94,11 +93,11 @@ class DiLoCo(Server):
     def advance(self, state: State, round: Round) -> Step:
         """The outer step."""
         counted = np.full(len(round.clients), 1 / len(round.clients))
-        change = mean(round, counted) | untrained(self, state["params"], round, counted)
+        change = mean(round, counted)
         velocity = {}
         for name, before in state["velocity"].items():
-            velocity[name] = self.momentum * before + change.get(name, 0.0)
-            change[name] = change.get(name, 0.0) + self.momentum * velocity[name]
+            velocity[name] = self.momentum * before + change[name]
+            change[name] = change[name] + self.momentum * velocity[name]
         return Step(self.moved(state["params"], change, self.server_lr), counted, {"velocity": velocity})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
-from pluribus.federated.server.asynchronous.arrivals import check_rates, count_arrivals, told_rates, untrained
+from pluribus.federated.server.asynchronous.arrivals import check_rates, count_arrivals, told_rates
 from pluribus.federated.server.asynchronous.memory import forgotten, remembered, weighted
 from pluribus.federated.server.base import Array, Round, State, Tree
 from pluribus.federated.server.rule import Server, Step, mean, one_of, register
@@ -81,11 +81,9 @@ class FedStale(Server):
         here_only = np.zeros(round.n_clients)
         here_only[here] = counted
         past = self.beta * (shares - here_only)
-        names = [name for name in state["last"] if name in round.updates[0]]
-        now = mean(round, counted, names)
+        change = mean(round, counted)
         total = float(counted.sum())
-        change = {name: total * now[name] + weighted(state["last"][name], past) for name in names}
-        change |= untrained(self, state["params"], round, counted / total)
+        change |= {name: total * change[name] + weighted(rows, past) for name, rows in state["last"].items()}
         moved = self.moved(state["params"], change, self.server_lr)
         return Step(moved, counted, {"last": remembered(state["last"], round), "shares": shares, **counts})
 

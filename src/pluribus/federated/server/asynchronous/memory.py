@@ -13,13 +13,12 @@ def forgotten(params: Tree, names: list[str], n_clients: int) -> Tree:
 
 
 def remembered(memory: Tree, round: Round) -> Tree:
-    """The memory with the participants' rows replaced by their updates; rows of tensors that one lacks stay."""
+    """The memory with the participants' rows replaced by their updates."""
     after: Tree = {}
     for name, rows in memory.items():
         after[name] = rows.copy()
         for client, update in zip(round.clients, round.updates, strict=True):
-            if name in update:
-                after[name][client] = update[name]
+            after[name][client] = update[name]
     return after
 
 
