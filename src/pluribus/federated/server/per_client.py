@@ -37,7 +37,7 @@ class Personal(Server):
 
     def model_of(self, state: State, client: int) -> Tree:
         """The client's row of ``personal``."""
-        return {name: value[client] for name, value in state["personal"].items()}
+        return row(state["personal"], client)
 
 
 def mixed(round: Round, params: Tree, weights: Array) -> list[Tree]:
@@ -55,21 +55,34 @@ def mixed(round: Round, params: Tree, weights: Array) -> list[Tree]:
     return [{name: params[name] if name in masks else value[name] for name in params} for value in values]
 
 
-def placed(state: State, round: Round, models: Sequence[Mapping[str, Array]]) -> Tree:
-    """The N clients' models after the participants' were replaced; tensors that a model lacks stay."""
-    here = list(round.clients)
+def row(rows: Mapping[str, Array], client: int) -> Tree:
+    """One client's tensors, out of those of N clients."""
+    return {name: value[client] for name, value in rows.items()}
+
+
+def shared(state: State, round: Round, mixing: Array, shares: Array) -> tuple[Tree, State]:
+    """The participants' mean by ``shares``, (k,), and a state's ``personal`` and ``mixing`` after ``mixing``, (k, k).
+
+    Each participant's model becomes its row's mean of the local models.
+    """
+    *models, everybody = mixed(round, state["params"], np.vstack([mixing, shares]))
+    return everybody, {
+        "personal": placed(state["personal"], round, models),
+        "mixing": spread_mixing(mixing, round),
+    }
+
+
+def placed(rows: Mapping[str, Array], round: Round, models: Sequence[Mapping[str, Array]]) -> Tree:
+    """N clients' tensors after the participants' were replaced, each of whose models has them all."""
     stacked: Tree = {}
-    for name, value in state["personal"].items():
-        stacked[name] = value
-        rows = [(i, model[name]) for i, model in zip(here, models, strict=True) if name in model]
-        if rows:
-            stacked[name] = value.copy()
-            for i, row in rows:
-                if np.shape(row) != value.shape[1:]:  # numpy would spread a single number over the whole tensor
-                    raise ContributionError(
-                        f"{label(i)}: {name} has shape {np.shape(row)}, expected {value.shape[1:]} as in the model"
-                    )
-                stacked[name][i] = row
+    for name, value in rows.items():
+        stacked[name] = value.copy()
+        for i, model in zip(round.clients, models, strict=True):
+            if np.shape(model[name]) != value.shape[1:]:  # numpy would spread a single number over the whole tensor
+                raise ContributionError(
+                    f"{label(i)}: {name} has shape {np.shape(model[name])}, expected {value.shape[1:]} as in the model"
+                )
+            stacked[name][i] = model[name]
     return stacked
 
 

@@ -14,7 +14,7 @@ from pluribus.federated.models import Array, Tree
 from pluribus.federated.parts import class_means, head_names, parts_of
 from pluribus.federated.server.base import Offer, Round, State
 from pluribus.federated.server.heads.fixed import body_names
-from pluribus.federated.server.per_client import placed
+from pluribus.federated.server.per_client import placed, row
 from pluribus.federated.server.rule import Server, local_models
 
 
@@ -41,11 +41,11 @@ class OwnBodies(Server):
 
     def model_of(self, state: State, client: int) -> Tree:
         """The client's own tensors, and the shared ones."""
-        return {**state["params"], **{name: value[client] for name, value in state["personal"].items()}}
+        return {**state["params"], **row(state["personal"], client)}
 
     def kept(self, state: State, round: Round) -> Tree:
         """``personal`` after the participants' training."""
-        return placed(state, round, local_models(round, state["params"]))
+        return placed(state["personal"], round, local_models(round, state["params"]))
 
     def prototypes(self, state: State, round: Round) -> tuple[Array, Array, Array]:
         """Class means that were sent, (m, d), their classes, (m,), and the samples in each, (m,), by client and class.

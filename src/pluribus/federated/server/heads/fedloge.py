@@ -14,6 +14,7 @@ from pluribus.federated.parts import head_names, parts_of
 from pluribus.federated.server.base import Offer, Round, State
 from pluribus.federated.server.heads.etf import sparse_etf
 from pluribus.federated.server.heads.fixed import body_names, head_of, head_step, through_head
+from pluribus.federated.server.per_client import placed, row
 from pluribus.federated.server.rule import Server, Step, fraction, mean, register, size_shares
 from pluribus.federated.training import Evaluate, Hooks
 
@@ -75,8 +76,8 @@ class FedLoGe(Server):
 
     def offer(self, state: State, client: int) -> Offer:
         """The global model, the fixed and the auxiliary head, and the client's own."""
-        own = {name: value[client] for name, value in state["own"].items()}
-        return Offer(state["params"], {"fixed": state["fixed"], "aux": state["aux"], "own": own})
+        told = {"fixed": state["fixed"], "aux": state["aux"], "own": row(state["own"], client)}
+        return Offer(state["params"], told)
 
     def model_of(self, state: State, client: int) -> Tree:
         """The body with the auxiliary head, realigned to the client's."""
@@ -93,10 +94,7 @@ class FedLoGe(Server):
         params[weight] = realigned(aux[weight])
         if bias is not None:
             params[bias] = aux[bias]
-        own = {name: value.copy() for name, value in state["own"].items()}
-        for client, head in zip(round.clients, self.sent(round, "own").updates, strict=True):
-            for name, stacked in own.items():
-                stacked[client] = head[name]
+        own = placed(state["own"], round, self.sent(round, "own").updates)
         return Step(params, shares, {"aux": aux, "own": own})
 
 

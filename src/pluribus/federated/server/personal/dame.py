@@ -13,7 +13,7 @@ from pluribus.federated.models import Array
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Offer, Round, State, Tree
 from pluribus.federated.server.control.curriculum import sample_losses
-from pluribus.federated.server.per_client import Personal, mixed, placed, spread_mixing
+from pluribus.federated.server.per_client import Personal, placed, row, shared
 from pluribus.federated.server.personal.embedding import cosines, functional_embedding, probes
 from pluribus.federated.server.personal.structural_entropy import similar_groups
 from pluribus.federated.server.rule import Step, fraction, local_models, register, size_shares
@@ -86,12 +86,11 @@ class DAMe(Personal):
 
     def offer(self, state: State, client: int) -> Offer:
         """What the server mixed for the client."""
-        return Offer({name: value[client] for name, value in state["personal"].items()}, {})
+        return Offer(row(state["personal"], client), {})
 
     def model_of(self, state: State, client: int) -> Tree:
         """The mixture with the client's last t."""
-        got, had = ({name: value[client] for name, value in state[part].items()} for part in ("personal", "local"))
-        return blend(got, had, float(state["share"][client]))
+        return blend(row(state["personal"], client), row(state["local"], client), float(state["share"][client]))
 
     def advance(self, state: State, round: Round) -> Step:
         """Group the participants, and mix in each group."""
@@ -103,15 +102,9 @@ class DAMe(Personal):
         share, group, shares = state["share"].copy(), state["group"].copy(), size_shares(round)
         share[here] = [float(tree["share"]) for tree in self.sent(round, "mixture").updates]
         group[here] = groups
-        *models, everybody = mixed(round, state["params"], np.vstack([mixing, shares]))
-        memory: State = {
-            "personal": placed(state, round, models),
-            "local": placed({"personal": state["local"]}, round, local_models(round, state["params"])),
-            "mixing": spread_mixing(mixing, round),
-            "share": share,
-            "group": group,
-        }
-        return Step(everybody, shares, memory)
+        everybody, memory = shared(state, round, mixing, shares)
+        local = placed(state["local"], round, local_models(round, state["params"]))
+        return Step(everybody, shares, {**memory, "local": local, "share": share, "group": group})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.server.base import Array, Round, State, Tree
-from pluribus.federated.server.per_client import Personal, mixed, placed, spread_mixing
+from pluribus.federated.server.per_client import Personal, shared
 from pluribus.federated.server.personal.coalitions import coalitions, label_divergences, numbered
 from pluribus.federated.server.rule import Step, register, size_shares
 
@@ -72,10 +72,9 @@ class FedCollab(Personal):
         # Where nobody of a coalition has samples, its members count alike.
         mixing = np.where((together * shares).sum(axis=1, keepdims=True) > 0, together * shares, together)
         mixing = mixing / mixing.sum(axis=1, keepdims=True)
-        *models, everybody = mixed(round, state["params"], np.vstack([mixing, shares]))
-        memory["personal"] = self.shared(placed(state, round, models), choice, here)
-        memory["mixing"] = spread_mixing(mixing, round)
-        return Step(everybody, shares, memory)
+        everybody, after = shared(state, round, mixing, shares)
+        personal = spread_to_members(after["personal"], choice, here)
+        return Step(everybody, shares, {**memory, **after, "personal": personal})
 
     def found(self, state: State, round: Round) -> State:
         """The coalitions of all clients known by now, and the label counts, (N, C), that they come from."""
@@ -97,14 +96,15 @@ class FedCollab(Personal):
         choice[lost] = choice.max() + 1 + np.arange(len(lost))  # without a sample nobody knows where they belong
         return {"coalition": choice, "label_counts": counts}
 
-    def shared(self, personal: Tree, choice: Array, here: list[int]) -> Tree:
-        """The clients' models with those of absent members replaced by their coalition's."""
-        absent = [i for i in range(len(choice)) if i not in here and choice[i] >= 0 and choice[i] in choice[here]]
-        if not absent:
-            return personal
-        sources = [here[int(np.flatnonzero(choice[here] == choice[i])[0])] for i in absent]
-        after = {}
-        for name, rows in personal.items():
-            after[name] = rows.copy()
-            after[name][absent] = rows[sources]
-        return after
+
+def spread_to_members(personal: Tree, choice: Array, here: list[int]) -> Tree:
+    """The clients' models with those of absent members replaced by their coalition's."""
+    absent = [i for i in range(len(choice)) if i not in here and choice[i] >= 0 and choice[i] in choice[here]]
+    if not absent:
+        return personal
+    sources = [here[int(np.flatnonzero(choice[here] == choice[i])[0])] for i in absent]
+    after = {}
+    for name, rows in personal.items():
+        after[name] = rows.copy()
+        after[name][absent] = rows[sources]
+    return after

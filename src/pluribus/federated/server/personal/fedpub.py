@@ -10,7 +10,7 @@ from pluribus.core.rule import positive, whole_number
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.models import Array, Batch
 from pluribus.federated.server.base import Offer, Round, State, Tree
-from pluribus.federated.server.per_client import Personal, mixed, placed, spread_mixing
+from pluribus.federated.server.per_client import Personal, placed, row, shared
 from pluribus.federated.server.personal.embedding import KINDS, cosines, functional_embedding, probes
 from pluribus.federated.server.rule import Step, one_of, register, size_shares
 from pluribus.federated.training import Evaluate, Hooks
@@ -86,20 +86,16 @@ class FedPUB(Personal):
     def model_of(self, state: State, client: int) -> Tree:
         """The client's mean under its mask."""
         own = super().model_of(state, client)
-        return own | pruned(own, {n: value[client] for n, value in state.get("mask", {}).items()}, self.l1)
+        return own | pruned(own, row(state.get("mask", {}), client), self.l1)
 
     def advance(self, state: State, round: Round) -> Step:
         """Mix the participants' models by what they do."""
         embeddings = [tree["outputs"] for tree in self.sent(round, "embedding").updates]
         alpha = like_minded(cosines(embeddings), self.tau)
         shares = size_shares(round)
-        *models, everybody = mixed(round, state["params"], np.vstack([alpha, shares]))
-        memory: State = {
-            "personal": placed(state, round, models),
-            "mixing": spread_mixing(alpha, round),
-        }
+        everybody, memory = shared(state, round, alpha, shares)
         if "mask" in state:
-            memory["mask"] = placed({"personal": state["mask"]}, round, self.sent(round, "mask").updates)
+            memory["mask"] = placed(state["mask"], round, self.sent(round, "mask").updates)
         return Step(everybody, shares, memory)
 
 

@@ -99,7 +99,7 @@ class PGFed(Personal):
         others = state["others"].copy()
         others[here] = np.maximum(others[here] - self.pace * self.mu * np.nan_to_num(values), 0.0)
         np.fill_diagonal(others, 1 / len(others))
-        gradients = placed({"personal": state["gradients"]}, round, risks)
+        gradients = placed(state["gradients"], round, risks)
         constants = state["constants"].copy()
         own = [
             inner([model], {name: risk[name][None] for name in names})[0, 0]
@@ -108,7 +108,7 @@ class PGFed(Personal):
         constants[here] = [float(risk["/loss"]) - dot for risk, dot in zip(risks, own, strict=True)]
         shares = size_shares(round)
         memory: State = {
-            "personal": placed(state, round, models),
+            "personal": placed(state["personal"], round, models),
             "others": others,
             "gradients": gradients,
             "constants": constants,

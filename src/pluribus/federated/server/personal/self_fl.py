@@ -15,7 +15,7 @@ from pluribus.federated.models import Array
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.admission import label
 from pluribus.federated.server.base import Offer, Round, State, Tree
-from pluribus.federated.server.per_client import Personal, mixed, placed, spread_mixing
+from pluribus.federated.server.per_client import Personal, shared
 from pluribus.federated.server.rule import BUFFERS, Step, local_models, one_of, register
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
@@ -109,20 +109,13 @@ class SelfFL(Personal):
         between = self.estimate(state["params"], round, variances) if self.between == AUTO else float(self.between)
         shares, own = posterior(variances, between)
         mixing = own[:, None] * np.eye(len(here)) + (1 - own)[:, None] * shares
-        *models, common = mixed(round, state["params"], np.vstack([mixing, shares]))
+        common, memory = shared(state, round, mixing, shares)
         kept, planned = state["own"].copy(), state["planned"].copy()
         kept[here] = own
         if round.steps is not None:
             first = np.isnan(planned[here])
             planned[here] = np.where(first, round.steps, planned[here])
-        memory: State = {
-            "personal": placed(state, round, models),
-            "mixing": spread_mixing(mixing, round),
-            "between": np.array(between),
-            "own": kept,
-            "planned": planned,
-        }
-        return Step(common, shares, memory)
+        return Step(common, shares, {**memory, "between": np.array(between), "own": kept, "planned": planned})
 
     def estimate(self, params: Tree, round: Round, variances: Array) -> float:
         """s2 from the spread of the local models; 0 for one alone."""
