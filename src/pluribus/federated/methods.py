@@ -12,8 +12,10 @@ from pluribus.federated.world import several
 def registered() -> dict[str, Any]:
     """Classes with their numbers, or entries for methods that are functions, by name."""
     return {
-        **topology.registered(),
-        **distillation.registered(),
+        "modest": topology.MoDeST,
+        "semi_decentralised": topology.SemiDecentralised,
+        "co_boosting": distillation.CoBoosting,
+        "creamfl": distillation.CreamFL,
         "fedast": several.FedAST,
         "fedins": adapters.InstanceAdapters,
         "mas": Entry((149,), "mas", "federated", f"{task_groups.__name__}.{task_groups.partition.__name__}"),

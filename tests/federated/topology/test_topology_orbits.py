@@ -76,7 +76,7 @@ def test_contact_aware_weights_converge_in_fewer_rounds_than_sizes():
                     )
                 sizes = setup.sizes[here].astype(float)
                 state = rule.step(state, Round(number, tuple(here), updates, sizes, 8, float(setup.sizes.sum())))
-                if devices.score(setup, state["params"]).accuracy >= 0.6:
+                if devices.accuracy(setup, state["params"]) >= 0.6:
                     done = number + 1
                     break
             needed[aware].append(done)

@@ -28,11 +28,5 @@ __all__ = [
     "diversity",
     "ensemble_scores",
     "recall_at_one",
-    "registered",
     "signed_step",
 ]
-
-
-def registered() -> dict[str, type]:
-    """The methods here that are no server rules, by name: for the catalogue."""
-    return {"co_boosting": CoBoosting, "creamfl": CreamFL}

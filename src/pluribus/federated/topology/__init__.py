@@ -38,7 +38,6 @@ __all__ = [
     "mix",
     "ordered",
     "random_regular",
-    "registered",
     "ring",
     "run_modest",
     "run_semi",
@@ -49,8 +48,3 @@ __all__ = [
     "tree_fold",
     "tree_mean",
 ]
-
-
-def registered() -> dict[str, type]:
-    """The methods here that are no server rules, by name: for the catalogue."""
-    return {"modest": MoDeST, "semi_decentralised": SemiDecentralised}

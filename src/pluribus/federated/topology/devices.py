@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pluribus.core.errors import RuleError
 from pluribus.federated.clients.base import Job, Plain, Report
 from pluribus.federated.models import Array, Tree
 from pluribus.federated.seeding import derived
@@ -48,26 +46,21 @@ def start(setup: Setup, seed: int) -> Tree:
 
 
 def counted(setup: Setup, clients: Sequence[int], weighting: str) -> Array:
-    """Weights of some clients, of sum one."""
-    if weighting not in WEIGHTINGS:
-        raise RuleError(f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))}, not {weighting!r}")
+    """Weights of some clients, of sum one: alike, or by their samples (``"size"``)."""
     sizes = setup.sizes[list(clients)].astype(np.float64) if weighting == "size" else np.ones(len(clients))
     return sizes / sizes.sum()
 
 
-@dataclass(frozen=True)
-class Score:
-    """How a model does: accuracy on the test samples, and the loss over all clients' own samples."""
-
-    accuracy: float
-    loss: float
-
-
-def score(setup: Setup, params: Tree, weighting: str = "size") -> Score:
-    """Accuracy on the test samples; loss of the objective ``sum_i p_i f_i``, p as the weighting says."""
+def accuracy(setup: Setup, params: Tree) -> float:
+    """A model's accuracy on the test samples."""
     from pluribus.federated.measuring import measure  # which knows the simulation, and that the rules
 
-    accuracy = measure(setup.model, params, setup.test)[1]
-    everybody = range(len(setup.clients))
-    losses = [measure(setup.model, params, setup.clients[i])[2] for i in everybody]
-    return Score(accuracy, float(counted(setup, everybody, weighting) @ losses))
+    return measure(setup.model, params, setup.test)[1]
+
+
+def loss(setup: Setup, params: Tree, weighting: str) -> float:
+    """A model's loss over all clients' own samples: the objective ``sum_i p_i f_i``, p as the weighting says."""
+    from pluribus.federated.measuring import measure
+
+    losses = [measure(setup.model, params, client)[2] for client in setup.clients]
+    return float(counted(setup, range(len(losses)), weighting) @ losses)

@@ -15,6 +15,7 @@ from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
 from pluribus.federated.models import Array, Tree
 from pluribus.federated.seeding import generator
+from pluribus.federated.server.rule import one_of
 from pluribus.federated.topology import devices
 from pluribus.federated.topology.graphs import mix
 
@@ -78,8 +79,7 @@ class MoDeST:
         positive("MoDeST", "fraction", self.fraction)
         if self.fraction > 1:
             raise RuleError(f"MoDeST: fraction must be at most 1, not {self.fraction!r}")
-        if self.weighting not in devices.WEIGHTINGS:
-            raise RuleError(f"weighting must be one of {', '.join(devices.WEIGHTINGS)}, not {self.weighting!r}")
+        one_of(self, "weighting", devices.WEIGHTINGS)
 
     def active(self, view: Array, number: int) -> list[int]:
         """Peers that a node takes for active: those seen within ``patience`` rounds; ``view`` (N,), -1 for never."""
@@ -175,5 +175,5 @@ def run_modest(
             (holders[place],) = mix([ends[i] for i in chosen], shares[None, :])
         params = holders[aggregators[0]]
         trained_in[number, sample] = averaged_in[number, aggregators] = True
-        accuracy[number] = devices.score(setup, params).accuracy
+        accuracy[number] = devices.accuracy(setup, params)
     return MoDeSTRun(params, trained_in, averaged_in, pings, accuracy, views)

@@ -12,6 +12,7 @@ from pluribus.core.errors import RuleError
 from pluribus.core.rule import whole_number
 from pluribus.federated.models import Array, Tree
 from pluribus.federated.seeding import generator
+from pluribus.federated.server.rule import one_of
 from pluribus.federated.topology import devices
 from pluribus.federated.topology.graphs import check_mixing, consensus_distance, mix
 
@@ -64,13 +65,11 @@ class SemiDecentralised:
     explanation = "Neighbours average each round, and a server averages a sample of them every few rounds."
 
     def __post_init__(self) -> None:
-        if self.returning not in ("s2s", "s2a"):
-            raise RuleError(f"returning must be 's2s' or 's2a', not {self.returning!r}")
+        one_of(self, "returning", ("s2s", "s2a"))
         if self.sampled is not None:
             whole_number("SemiDecentralised", "sampled", self.sampled, 1)
         whole_number("SemiDecentralised", "period", self.period, 1)
-        if self.weighting not in devices.WEIGHTINGS:
-            raise RuleError(f"weighting must be one of {', '.join(devices.WEIGHTINGS)}, not {self.weighting!r}")
+        one_of(self, "weighting", devices.WEIGHTINGS)
 
     def draw(self, n: int, number: int, seed: int) -> list[int]:
         """The devices that the server hears in round ``number``, increasing; none in a round without a server step."""
@@ -146,7 +145,7 @@ def run_semi(
     """
     n = len(setup.clients)
     mixing = check_mixing(mixing, n)
-    value = objective or (lambda params: devices.score(setup, params, schedule.weighting).loss)
+    value = objective or (lambda params: devices.loss(setup, params, schedule.weighting))
     models = [devices.start(setup, seed)] * n
     seen = np.zeros((4, rounds))
     mean = models[0]
@@ -157,6 +156,6 @@ def run_semi(
         models = mix([after[i] for i in range(n)], schedule.matrix(n, sampled, shares) @ mixing)
         (mean,) = mix(models, np.full((1, n), 1 / n))
         gaps = [value(model) - optimum for model in models]
-        accuracy = devices.score(setup, mean).accuracy
+        accuracy = devices.accuracy(setup, mean)
         seen[:, number] = consensus_distance(models), value(mean) - optimum, np.mean(gaps), accuracy
     return SemiRun(models, mean, *seen)
