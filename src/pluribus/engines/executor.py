@@ -57,12 +57,12 @@ class Processes:
 
     def run(self, task: Task, common: Any, spans: Iterable[Span]) -> Iterator[Any]:
         """Yield the results in the order of the spans."""
-        _refuse_within_import()
+        refuse_within_import()
         left = list(spans)
         for attempt in itertools.count():
             try:
                 with ProcessPoolExecutor(self.slots, multiprocessing.get_context("spawn")) as pool:
-                    ready = pool.submit(_ready)
+                    ready = pool.submit(come_up)
                     for result in OnExecutor(pool).run(task, common, list(left)):
                         left.pop(0)
                         yield result
@@ -82,11 +82,11 @@ GUARD = (
 )
 
 
-def _ready() -> None:
+def come_up() -> None:
     """Runs when a worker has come as far as to work."""
 
 
-def _refuse_within_import() -> None:
+def refuse_within_import() -> None:
     """End a worker that, as it imports the main script, came to where its parent is; refuse where none can import it.
 
     The error is the parent's to raise: a worker's own traceback would only bury it.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM around a pool of processes: heard by this process alone, and acted on between two steps.
+"""Ctrl-C and SIGTERM around a pool of processes: heard by the first alone, whose end is the end of all.
 
 A `KeyboardInterrupt` that is raised in the midst of starting a process leaves that process with half of its orders,
 and one that is raised in a callback is lost. So here signals are written down, and raised when the pool has ended.
@@ -7,6 +7,8 @@ and one that is raised in a callback is lost. So here signals are written down, 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -46,7 +48,7 @@ def kept() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Processes that begin in here have the signals blocked, from their first moment to `for_the_first`."""
+    """Processes that begin in here have the signals blocked, from their first moment to `as_a_worker`."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -57,10 +59,20 @@ def blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def for_the_first() -> None:
-    """In a process of the pool: signals reach every process of a terminal or a batch job, and are for the first.
+def as_a_worker() -> None:
+    """Begin a process of the pool: it hears no signals, and ends with the process that made it.
 
-    That one tells the rest to stop. (A process that dies while the pool still begins others can make it wait for ever.)
+    Signals reach every process of a terminal or a batch job, and are for the first, which tells the rest to stop. (A
+    process that dies while the pool still begins others can make it wait for ever.)
     """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent can tell nobody, and its processes would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

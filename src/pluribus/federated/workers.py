@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -244,17 +243,8 @@ _here: list[Job] = []
 
 
 def _prepare(job: Job) -> None:
-    signals.for_the_first()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signals.as_a_worker()
     _here[:] = [job]
-
-
-def _end_with_parent() -> None:
-    """A killed parent can tell nobody, and its processes would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run_here(index: int) -> None:

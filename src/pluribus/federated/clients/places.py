@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from pluribus.engines.executor import GUARD, EngineError
-from pluribus.engines.executor import _refuse_within_import as refuse_within_import
+from pluribus.engines.executor import GUARD, EngineError, come_up, refuse_within_import
 from pluribus.federated import signals
 from pluribus.federated.clients import worker
 
@@ -47,8 +45,9 @@ class OwnProcesses:
         try:
             with signals.blocked():  # processes that begin in here never hear Ctrl-C, from their first moment
                 if self._pool is None:
-                    self._pool = ProcessPoolExecutor(self._slots, multiprocessing.get_context("spawn"), _prepare)
-                    self._ready = self._pool.submit(_come)
+                    spawn = multiprocessing.get_context("spawn")
+                    self._pool = ProcessPoolExecutor(self._slots, spawn, signals.as_a_worker)
+                    self._ready = self._pool.submit(come_up)
                 return self._pool.submit(worker.work, packed)
         except BrokenExecutor as error:
             raise self._dead() from error
@@ -119,15 +118,3 @@ class RayTasks:
         except self._ray.exceptions.WorkerCrashedError as error:
             raise DeadError() from error
         return found
-
-
-def _come() -> None:
-    """Runs when a worker has come as far as to work."""
-
-
-def _prepare() -> None:
-    """In a new process, before its first task."""
-    from pluribus.federated.workers import _end_with_parent
-
-    signals.for_the_first()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
