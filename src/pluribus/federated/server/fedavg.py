@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pluribus.core.rule import positive
-from pluribus.federated.server.base import Round, State
+from pluribus.federated.server.base import Array, Round, State
 from pluribus.federated.server.rule import Server, Step, mean, one_of, register, size_shares
 
 
@@ -41,8 +41,14 @@ class FedAvg(Server):
 
     def advance(self, state: State, round: Round) -> Step:
         """Move by the weighted mean."""
-        k = len(round.clients)
-        weights = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
-        counted = np.full(k, 1 / round.n_clients) if self.weighting == "all" else weights
+        k, counted = len(round.clients), self.counted(round)
+        weights = np.full(k, 1 / k) if self.weighting == "all" else counted
         moved = self.moved(state["params"], mean(round, weights), self.server_lr * float(counted.sum()))
         return Step(moved, counted, {})
+
+    def counted(self, round: Round) -> Array:
+        """What each participant counts for, (k,): shares of sum one, or less where those absent count too."""
+        k = len(round.clients)
+        if self.weighting == "size":
+            return size_shares(round)
+        return np.full(k, 1 / (round.n_clients if self.weighting == "all" else k))

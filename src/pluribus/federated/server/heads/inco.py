@@ -91,13 +91,11 @@ class InCo(FedAvg):
 
     def advance(self, state: State, round: Round) -> Step:
         """Mean over the owners, then mixed, then a step."""
-        params, k = state["params"], len(round.clients)
-        step = super().advance(state, round)
-        weights = np.asarray(step.weights, dtype=np.float64)
+        params, weights = state["params"], self.counted(round)
         change = self._owners_mean(params, round, weights)
         mixed = {**change, **mix(change, stages(self._trained(params)), self.clip)}
-        scale = self.server_lr * (k / round.n_clients if self.weighting == "all" else 1.0)
-        return Step(self.moved(params, mixed, scale), step.weights, {})
+        scale = self.server_lr * (len(round.clients) / round.n_clients if self.weighting == "all" else 1.0)
+        return Step(self.moved(params, mixed, scale), weights, {})
 
     def _owners_mean(self, params: Tree, round: Round, weights: Array) -> Tree:
         given = contributions(round)
