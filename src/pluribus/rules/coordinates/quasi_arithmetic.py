@@ -64,7 +64,6 @@ class QuasiArithmetic(CoordinateRule):
     inverse: Callable[[Array], Array] | None = None
 
     name = "quasi_arithmetic"
-    laws = AVERAGE | {"betweenness", "monotone weight", "differentiable"}
     formula = "z_k = f^-1(sum_i w_i f(x_ik))"
     source = "Kolmogorov, Sur la notion de la moyenne, 1930"
     example = (("f", "asinh"),)
@@ -77,6 +76,12 @@ class QuasiArithmetic(CoordinateRule):
             raise RuleError("QuasiArithmetic: a function f needs inverse=, the function that undoes it")
         if named and self.inverse is not None:
             raise RuleError(f"QuasiArithmetic: {self.f!r} knows its inverse; give inverse= with a function f only")
+
+    @property
+    def laws(self) -> frozenset[str]:  # type: ignore[override]
+        """Those of means in an order; a smooth f on the whole line, with a slope everywhere, gives no kinks."""
+        smooth = self.f in ("identity", "exp", "asinh")
+        return AVERAGE | {"betweenness", "monotone weight", *(["differentiable"] if smooth else [])}
 
     @property
     def _rule(self) -> CoordinateRule | None:
