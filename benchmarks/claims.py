@@ -9,12 +9,10 @@ agree) and which do not.
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
-from benchmarks.orders import Experiment, Rows, run
+from benchmarks.orders import Experiment, Rows, percents, tell
 
 EXPERIMENTS = {
     "drift": Experiment(
@@ -22,30 +20,31 @@ EXPERIMENTS = {
         "--attack none --clients 10 --alpha 0.1 --epochs 5 --rounds 30 --rules fedavg,fedprox:mu=0.1,fednova,scaffold,"
         "feddyn,fedspeed,fedswa,fedmoswa,qffl:q=1,fedadam,fedyogi,fedamd,fedbr,qsr,savic,diloco,feddisco,"
         "fedlaw:gamma=1,fedgela,fedimpro,fedftg,fedgen",
-        (),
     ),
     "personal": Experiment(
         "Two groups that call things differently: a model for each client",
         "--attack none --alpha 1 --shift labels:2 --rounds 30 "
-        "--rules fedavg,fedselect,pfedpara,fedcollab,fedpub,pgfed,self_fl,dame,fedloge",
-        (),
+        "--rules fedavg,fedselect,pfedpara,fedcollab,fedpub,pgfed,self_fl,dame,fedloge,"
+        "fedgh,fedtgp,fedadp",
     ),
     "absent": Experiment(
         "Participation tied to labels: rules that remember the absent",
         "--attack none --alpha 0.1 --participation labels:0.1 --rounds 300 --eval-every 20 "
         "--rules fedavg,fedau,mifa,fedstale,fedstale:beta=1.0,ca_fed",
-        (),
     ),
     "contribution": Experiment(
         "Three of ten clients have 70 % wrong labels: rules that measure a contribution",
         "--attack none --clients 10 --alpha 1 --label-noise 3:0.7 --rounds 40 "
         "--rules fedavg,fedce,ida,fedld,fair_bfl,fedlaw:gamma=1,inverse_distance,fedcpa",
-        (),
     ),
     "bytes": Experiment(
         "Small messages",
         "--attack none --clients 10 --alpha 1 --rounds 40 --rules fedavg,gmf,ferret,frl,fedpara,fedselect",
-        (),
+    ),
+    "others": Experiment(
+        "A head in one round, few labels, easy samples first, gateways, perturbed samples",
+        "--attack none --clients 10 --alpha 0.5 --model mlp:32 --rounds 30 --rules fedavg,afl,fedlabel,"
+        "fedlabel:threshold=1.0,curriculum,tree,inco,adversarial",
     ),
 }
 
@@ -68,43 +67,16 @@ def table(rows: Rows) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
-        accuracy, worst = row["accuracy"], row["worst_client"]["mean"]
-        told = f"| {name} | {100 * accuracy['mean']:.1f} ± {100 * accuracy['spread']:.1f} | {100 * worst:.1f} "
+        told = f"| {name} | {percents(row['accuracy'])} | {100 * row['worst_client']['mean']:.1f} "
         gains: list[Any] = row["gain"]["by_seed"]
         if name == "fedavg" or None in gains:
             lines.append(told + "| baseline | | |")
             continue
         points = [100 * gain for gain in gains]
         above = sum(point > 0 for point in points)
-        lines.append(
-            told + f"| {sum(points) / len(points):+.1f} ± {100 * row['gain']['spread']:.1f} "
-            f"| {above} of {len(points)} | {verdict(points)} |"
-        )
+        lines.append(told + f"| {percents(row['gain'], '+')} | {above} of {len(points)} | {verdict(points)} |")
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
-    parser.add_argument("--markdown", type=Path, help="write the tables there")
-    chosen = parser.parse_args()
-    text: list[str] = []
-    for name in chosen.only:
-        experiment = EXPERIMENTS[name]
-        lines = [
-            f"## {experiment.title}",
-            "",
-            f"`pluribus federate {experiment.options} --seeds {chosen.seeds}`",
-            "",
-            *table(run(experiment, chosen.seeds)),
-            "",
-        ]
-        print("\n".join(lines), flush=True)
-        text += lines
-    if chosen.markdown:
-        chosen.markdown.write_text("\n".join(text))
-
-
 if __name__ == "__main__":
-    main()
+    tell(__doc__, EXPERIMENTS, table)

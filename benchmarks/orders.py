@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Experiment:
 
     title: str
     options: str
-    claims: tuple[tuple[str, Callable[[Rows], bool]], ...]
+    claims: tuple[tuple[str, Callable[[Rows], bool]], ...] = ()
 
 
 def accuracy(rows: Rows, rule: str) -> float:
@@ -104,6 +104,12 @@ def run(experiment: Experiment, seeds: int) -> Rows:
     return {row["rule"]: row for row in found["rules"]}
 
 
+def percents(value: Mapping[str, Any], sign: str = "") -> str:
+    """Mean and spread over the seeds; one seed has no spread."""
+    mean = f"{100 * value['mean']:{sign}.1f}"
+    return mean if value["spread"] is None else f"{mean} ± {100 * value['spread']:.1f}"
+
+
 def table(rows: Rows) -> list[str]:
     """Markdown of what came out."""
     lines = [
@@ -115,39 +121,36 @@ def table(rows: Rows) -> list[str]:
         bad = mean["attackers_weight"] if mean["noisy_weight"] is None else mean["noisy_weight"]
         told = "" if bad is None else f"{100 * bad:.1f}"
         lines.append(
-            f"| {name} | {100 * mean['accuracy']:.1f} ± {100 * row['accuracy']['spread']:.1f} "
-            f"| {100 * mean['worst_client']:.1f} | {mean['effective_clients']:.1f} | {told} |"
+            f"| {name} | {percents(row['accuracy'])} | {100 * mean['worst_client']:.1f} "
+            f"| {mean['effective_clients']:.1f} | {told} |"
         )
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def tell(about: str, experiments: Mapping[str, Experiment], table: Callable[[Rows], list[str]]) -> int:
+    """Run the experiments that the command line names, print each and write them; how many claims do not hold."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
+    parser.add_argument("--only", nargs="+", choices=list(experiments), default=list(experiments))
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     chosen = parser.parse_args()
-    text, failed = [], 0
+    text: list[str] = []
+    failed = 0
     for name in chosen.only:
-        experiment = EXPERIMENTS[name]
+        experiment = experiments[name]
         rows = run(experiment, chosen.seeds)
-        lines = [
-            f"### {experiment.title}",
-            "",
-            f"`pluribus federate {experiment.options} --seeds {chosen.seeds}`",
-            "",
-            *table(rows),
-            "",
-        ]
+        command = f"pluribus federate {experiment.options} --seeds {chosen.seeds}"
+        lines = [f"## {experiment.title}", "", f"`{command}`", "", *table(rows), ""]
         for claim, holds in experiment.claims:
             failed += not holds(rows)
             lines.append(f"- {'holds' if holds(rows) else 'DOES NOT HOLD'}: {claim}")
+        lines += [""] if experiment.claims else []
         print("\n".join(lines), flush=True)
-        text += [*lines, ""]
+        text += lines
     if chosen.markdown:
         chosen.markdown.write_text("\n".join(text))
-    sys.exit(1 if failed else 0)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(1 if tell(__doc__, EXPERIMENTS, table) else 0)
