@@ -28,6 +28,11 @@ class FedAMD(Server):
     large-batch gradient descent; the authors' code stays where it is in such a round. Participants count alike.
     Each client keeps one model, its v_i, and the server one, their mean. Miners look at each batch twice.
 
+    A miner goes on until its own gradient has changed by -d, and a network on few labels has no such point near: there
+    |d| grows along the way. So long rounds diverge. On digits (10 clients, Dirichlet(0.3), mlp:16, 20 rounds, 3 seeds)
+    2 local epochs give .815 and 5 give .236 (FedAvg .905), 25 steps of full batches .204, so noise is not what does it.
+    5 epochs on even clients, or of logistic regression, do as they should: .897, .932.
+
     Compared with the authors' code (HarliWu/FedAMD, algo/fedamd.py and main_fmnist.py).
 
     Parameters

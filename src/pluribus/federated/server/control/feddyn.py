@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import Job, Report
-from pluribus.federated.server.base import Round, State, Tree
+from pluribus.federated.server.base import Array, Round, State, Tree
 from pluribus.federated.server.rule import Server, Step, mean, register
-from pluribus.federated.training import Hooks
+from pluribus.federated.training import UNCHANGED, Hooks
 
 
 @register
@@ -71,18 +72,33 @@ class FedDynClient:
 
     def train(self, job: Job) -> Report:
         """Local steps under the tilted loss."""
-        kept: dict[str, np.ndarray] = dict(job.memory.get("slope") or {})
-        moved: set[str] = set()
+        return tilted(job, "slope", lambda gap: self.alpha * gap)
 
-        def adjust(own: Tree, grads: Tree, step: int) -> None:
-            moved.update(grads)
-            for name in grads:
-                grads[name] += self.alpha * (own[name] - job.params[name])
-                if name in kept:
-                    grads[name] -= kept[name]
 
-        report = job.train(Hooks(adjust=adjust))
-        slope = {
-            name: kept.get(name, 0.0) - self.alpha * (report.params[name] - job.params[name]) for name in sorted(moved)
-        }
-        return report._replace(memory={"slope": slope})
+def tilted(job: Job, kept: str, pull: Callable[[Array], Array], hooks: Hooks = UNCHANGED) -> Report:
+    """Local steps along ``g(y) - l + pull(y - x)``; the client keeps ``l - pull(y_end - x)`` as its next l.
+
+    Parameters
+    ----------
+    job
+        Its memory holds l, a tree, under the name ``kept``; zero at first.
+    kept
+        That name.
+    pull
+        The slope of the proximal term from how far a tensor has moved.
+    hooks
+        Others, such as what takes the place of g; their ``adjust`` is this one.
+    """
+    before: Tree = dict(job.memory.get(kept) or {})
+    trained: set[str] = set()
+
+    def adjust(own: Tree, grads: Tree, step: int) -> None:
+        trained.update(grads)
+        for name in grads:
+            grads[name] += pull(own[name] - job.params[name])
+            if name in before:
+                grads[name] -= before[name]
+
+    report = job.train(replace(hooks, adjust=adjust))
+    after = {name: before.get(name, 0.0) - pull(report.params[name] - job.params[name]) for name in sorted(trained)}
+    return report._replace(memory={kept: after})

@@ -32,8 +32,9 @@ class FedLabel(FedAvg):
     drawn together. The number of steps is that of training on all samples. threshold = 1 is FedAvg on the labelled
     samples, and with local = global the KL term is zero. Takes softmax, mlp:H and torch modules.
 
-    From the paper's abstract and general knowledge. On digits (10 clients, Dirichlet(0.3), 10 % labels, 40 rounds, 3
-    seeds) the order labelled-only .841, global .834, local .848, surer .850 is within the spread: it does not separate.
+    From the paper's abstract and general knowledge. On digits (mlp:16, 10 clients, Dirichlet(0.3), 10 % labels, 40
+    rounds of 2 epochs, 3 seeds) the order labelled-only .841, global .842, local .845, surer .850 is within the spread:
+    it does not separate.
 
     Parameters
     ----------

@@ -10,8 +10,9 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import Job, Report
-from pluribus.federated.models import Array, Batch
+from pluribus.federated.models import Batch
 from pluribus.federated.server.base import Round, State, Tree
+from pluribus.federated.server.control.feddyn import tilted
 from pluribus.federated.server.rule import Server, Step, mean, register
 from pluribus.federated.training import Evaluate, Hooks
 
@@ -85,25 +86,12 @@ class FedSpeedClient:
 
     def train(self, job: Job) -> Report:
         """Held, corrected steps; what is sent is past where they ended."""
-        kept: dict[str, Array] = dict(job.memory.get("correction") or {})
-        trained: set[str] = set()
-
-        def adjust(own: Tree, grads: Tree, step: int) -> None:
-            trained.update(grads)
-            for name in grads:
-                grads[name] += (own[name] - job.params[name]) / self.lam
-                if name in kept:
-                    grads[name] -= kept[name]
-
-        gradient = uphill(self.rho, self.ascent) if self.ascent and self.rho else None
-        report = job.train(Hooks(gradient=gradient, adjust=adjust))
+        hooks = Hooks(gradient=uphill(self.rho, self.ascent) if self.ascent and self.rho else None)
+        report = tilted(job, "correction", lambda gap: gap / self.lam, hooks)
         if not self.correct:
-            return report
-        correction, sent = {}, dict(report.params)
-        for name in sorted(trained):
-            correction[name] = kept.get(name, 0.0) - (report.params[name] - job.params[name]) / self.lam
-            sent[name] = report.params[name] - self.lam * correction[name]
-        return report._replace(params=sent, memory={"correction": correction})
+            return report._replace(memory=job.memory)
+        past = {name: report.params[name] - self.lam * value for name, value in report.memory["correction"].items()}
+        return report._replace(params={**report.params, **past})
 
 
 def uphill(rho: float, share: float = 1.0) -> Callable[[Evaluate, Tree, Batch, int], tuple[float, Tree]]:

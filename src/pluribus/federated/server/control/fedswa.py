@@ -11,6 +11,7 @@ from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree
+from pluribus.federated.server.control.scaffold import corrected
 from pluribus.federated.server.rule import Server, Step, mean, one_of, register, size_shares
 from pluribus.federated.training import Hooks
 
@@ -152,15 +153,8 @@ class FedMoSWAClient:
     def train(self, job: Job) -> Report:
         """Corrected local steps whose rate falls; sends ``gap``, c_i - m."""
         everybody = job.told["momentum"]
-        own = job.memory.get("control") or {name: np.zeros_like(value) for name, value in everybody.items()}
-        gap = {name: everybody[name] - own[name] for name in everybody}
-
-        def adjust(params: Tree, grads: Tree, step: int) -> None:
-            for name in grads:
-                grads[name] += gap[name]
-
         rate = falling(self.rho)
-        report = job.train(Hooks(adjust=adjust, rate=rate))
+        report, _, gap = corrected(job, everybody, rate)
         length = job.how.lr * sum(rate(step, report.steps) for step in range(report.steps))
         seen = {name: (job.params[name] - report.params[name]) / length - gap[name] for name in gap}
         return report._replace(

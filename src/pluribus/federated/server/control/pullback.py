@@ -2,24 +2,18 @@
 
 A `Model` gives the gradient of its own loss alone. Methods with another loss (a distillation term, an ascent in the
 samples) need the chain rule from the scores on; this is it, for the models that are known here: `Softmax`, `MLP`, and
-`TorchModel` by autograd.
+`TorchModel` by autograd. A model's two parts, and the chain rule through each, are in `parts`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.models import MLP, Array, Batch, Model, Softmax, Tree, cross_entropy
-
-
-class Pulled(NamedTuple):
-    """What a slope in the scores is in the parameters (a tree) and in the samples (their shape)."""
-
-    params: Tree
-    samples: Array
+from pluribus.federated.parts import Pulled, called, is_torch, parts_of, pull_torch
 
 
 def logits(model: Model, params: Tree, x: Array) -> Array:
@@ -43,21 +37,16 @@ def pull(model: Model, params: Tree, x: Array, slope: Array) -> Pulled:
     RuleError
         The model is of a kind that is not known here.
     """
-    if isinstance(model, Softmax):
-        slope = np.asarray(slope, dtype=model.dtype)
-        x = np.asarray(x, dtype=model.dtype)
-        return Pulled(_linear("output", slope, x), slope @ params["output.weight"])
-    if isinstance(model, MLP):
-        slope = np.asarray(slope, dtype=model.dtype)
-        x = np.asarray(x, dtype=model.dtype)
-        hidden = features(model, params, x)
-        below = pull_features(model, params, x, slope @ params["output.weight"])
-        return Pulled(_linear("output", slope, hidden) | below.params, below.samples)
+    if isinstance(model, (Softmax, MLP)):
+        parts = parts_of(model)
+        head = parts.pull_head(params, parts.features(params, x), slope)
+        body = parts.pull_features(params, x, head.samples)
+        return Pulled(head.params | body.params, body.samples)
     if hasattr(model, "pull"):  # a model that knows better
         pulled: Pulled = model.pull(params, x, slope)
         return pulled
-    if hasattr(model, "module") and hasattr(model, "samples"):
-        return _pull_torch(model, params, x, slope)
+    if is_torch(model):
+        return pull_torch(model, params, x, slope, partial(called, model.module))
     raise _unknown(model, "a slope in the scores can be taken back through")
 
 
@@ -74,16 +63,12 @@ def features(model: Model, params: Tree, x: Array) -> Array:
     """
     if not isinstance(model, MLP):
         raise _unknown(model, "the hidden layer can be read from", "mlp:H")
-    hidden = np.asarray(x, dtype=model.dtype) @ params["hidden.weight"].T + params["hidden.bias"]
-    return np.maximum(hidden, 0) if model.activation == "relu" else np.tanh(hidden)
+    return parts_of(model).features(params, x)
 
 
 def pull_features(model: Model, params: Tree, x: Array, slope: Array) -> Pulled:
     """The gradient of ``sum(slope * features(params, x))``: the hidden layer's tensors, and the samples."""
-    hidden = features(model, params, x)
-    relu = isinstance(model, MLP) and model.activation == "relu"
-    back = slope * ((hidden > 0) if relu else (1 - hidden * hidden))
-    return Pulled(_linear("hidden", back, np.asarray(x, dtype=back.dtype)), back @ params["hidden.weight"])
+    return parts_of(model).pull_features(params, x, slope)
 
 
 def layer_inputs(model: Model, params: Tree, x: Array) -> dict[str, Array]:
@@ -93,33 +78,6 @@ def layer_inputs(model: Model, params: Tree, x: Array) -> dict[str, Array]:
     if isinstance(model, MLP):
         return {"hidden.weight": np.asarray(x, dtype=model.dtype), "output.weight": features(model, params, x)}
     raise _unknown(model, "the inputs of the layers can be read from")
-
-
-def _linear(name: str, slope: Array, x: Array) -> Tree:
-    return {f"{name}.weight": slope.T @ x, f"{name}.bias": np.add.reduce(slope, axis=0)}
-
-
-def _pull_torch(model: Any, params: Tree, x: Array, slope: Array) -> Pulled:
-    """Autograd in evaluation mode, so that buffers stay and dropout is off."""
-    import torch
-
-    state = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
-    trained = [name for name, value in model.module.named_parameters() if value.requires_grad and name in state]
-    for name in trained:
-        state[name].requires_grad_(True)
-    samples = model.samples(x).cpu().requires_grad_(True)
-    training = model.module.training
-    model.module.eval()
-    try:
-        scores = torch.func.functional_call(model.module, state, (samples,))
-    finally:
-        model.module.train(training)
-    wanted = [*(state[name] for name in trained), samples]
-    found = torch.autograd.grad(
-        scores, wanted, torch.from_numpy(np.array(slope)).to(scores), allow_unused=True, materialize_grads=True
-    )
-    arrays = [value.numpy() for value in found]
-    return Pulled(dict(zip(trained, arrays[:-1], strict=True)), arrays[-1])
 
 
 def _unknown(model: Model, what: str, take: str = "softmax, mlp:H or a TorchModel") -> RuleError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,16 +74,29 @@ class ScaffoldClient:
     def train(self, job: Job) -> Report:
         """Corrected local steps, and the change of the control variate."""
         everybody = job.told["control"]
-        own = job.memory.get("control") or {name: np.zeros_like(value) for name, value in everybody.items()}
-        gap = {name: everybody[name] - own[name] for name in everybody}
-
-        def adjust(params: Tree, grads: Tree, step: int) -> None:
-            for name in grads:
-                grads[name] += gap[name]
-
-        report = job.train(Hooks(adjust=adjust))
+        report, own, _ = corrected(job, everybody)
         length = report.steps * job.how.lr
         # c_i - c + (x - y) / (K lr), less c_i
         change = {name: (job.params[name] - report.params[name]) / length - everybody[name] for name in everybody}
         kept = {name: own[name] + change[name] for name in change}
         return report._replace(message={"control_change": change}, memory={"control": kept})
+
+
+class Corrected(NamedTuple):
+    """A report of corrected steps, the client's control variate c_i before them, and what was added, ``c - c_i``."""
+
+    report: Report
+    own: Tree
+    gap: Tree
+
+
+def corrected(job: Job, everybody: Tree, rate: Callable[[int, int], float] | None = None) -> Corrected:
+    """Local steps along ``g_i(y) - c_i + c``, c being ``everybody``; c_i is kept as ``control``, zero at first."""
+    own = job.memory.get("control") or {name: np.zeros_like(value) for name, value in everybody.items()}
+    gap = {name: everybody[name] - own[name] for name in everybody}
+
+    def adjust(params: Tree, grads: Tree, step: int) -> None:
+        for name in grads:
+            grads[name] += gap[name]
+
+    return Corrected(job.train(Hooks(adjust=adjust, rate=rate)), own, gap)
