@@ -1,6 +1,7 @@
 """Data sets, their division, the user's files, and what is said about files that are wrong."""
 
 import gzip
+import subprocess
 import sys
 import zipfile
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pluribus.core.errors import FileError, MissingExtraError
-from pluribus.federated.data import Dataset, digits, flip_labels, load, mnist_5k, noisy_labels, split
+from pluribus.federated.data import Dataset, builtin, digits, flip_labels, load, mnist_5k, noisy_labels, split
 from pluribus.federated.errors import DataError, SettingError
 
 
@@ -21,6 +22,28 @@ def test_digits_are_scaled_and_whole():
     assert data.n_classes == 10
     assert data.counts.sum() == len(data) == 1797
     assert data.class_names == tuple("0123456789")
+
+
+def test_digits_are_scikit_learns_wherever_it_keeps_them(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    read = digits()
+    monkeypatch.setattr(builtin, "_table", _nowhere)
+    for data in (read, digits()):
+        np.testing.assert_array_equal(data.x, x / 16.0)
+        np.testing.assert_array_equal(data.y, y)
+        assert (data.x.dtype, data.y.dtype) == (np.float64, np.int64)
+
+
+def _nowhere(*_):
+    raise FileError("not here")
+
+
+def test_digits_do_not_import_scikit_learn():
+    ask = "import sys; from pluribus.federated.data import digits; digits(); print('sklearn' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False"]
 
 
 def test_a_data_set_checks_and_protects_its_arrays():
