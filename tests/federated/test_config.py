@@ -58,6 +58,9 @@ def test_one_spelling_of_each_text():
     settings = made({"partition": " dirichlet:0.10 ", "model": "mlp", "attack": "ipm:2", "label_noise": "3:0.70"})
     told = settings.partition, settings.model, settings.attack, settings.label_noise
     assert told == ("dirichlet:0.1", "mlp:64", "ipm:2:0.5", "3:0.7")
+    fine = made({"alpha": 0.123456789, "label_noise": "3:0.123456789", "schedule": "window:1234567.5"})
+    told = fine.partition, fine.label_noise, fine.schedule
+    assert told == ("dirichlet:0.123456789", "3:0.123456789", "window:1234567.5")  # nothing is rounded
 
 
 def test_the_baseline_comes_first_and_fine_tuning_beside_learned_weights():

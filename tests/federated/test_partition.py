@@ -123,7 +123,7 @@ def test_the_table_shows_the_counts():
 
 
 def test_texts_and_partitions_name_each_other():
-    for text in ("iid", "dirichlet:0.1", "shards:2", "quantity:0.5"):
+    for text in ("iid", "dirichlet:0.1", "dirichlet:0.123456789", "shards:2", "quantity:0.5", "quantity:1234567.5"):
         assert str(partition.parse(text)) == text
         assert partition.parse(text)(DIGITS, 5, 0).name == text
 

@@ -197,7 +197,7 @@ def resolve(*layers: Layer, base: Config | None = None) -> tuple[Config, tuple[s
             if "partition" in fresh:
                 raise SettingError(f"{layer.where(ALPHA)} is short for partition dirichlet:ALPHA; give one of the two")
             read = options.number(lambda x: x > 0, "a number > 0")
-            fresh["partition"] = f"dirichlet:{read(fresh.pop(ALPHA), layer.where(ALPHA)):g}"
+            fresh["partition"] = f"dirichlet:{options.brief(read(fresh.pop(ALPHA), layer.where(ALPHA)))}"
         for key, value in fresh.items():
             if key not in SETTINGS:
                 raise SettingError(options.unknown(layer.where(key), key, [*SETTINGS, ALPHA]))
@@ -313,7 +313,7 @@ def parse_noise(text: str) -> tuple[int, float]:
 
 def noise_text(count: int, fraction: float) -> str:
     """The text that `parse_noise` reads."""
-    return f"{count}:{fraction:g}" if count and fraction else "none"
+    return f"{count}:{options.brief(fraction)}" if count and fraction else "none"
 
 
 def completed(config: Config, where: str) -> tuple[Config, tuple[str, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pluribus.federated.errors import SettingError
-from pluribus.federated.options import did_you_mean
+from pluribus.federated.options import brief, did_you_mean
 from pluribus.federated.seeding import generator
 
 Indices = NDArray[np.int64]
@@ -86,7 +86,7 @@ def dirichlet(
         if min(map(len, parts)) >= min_size:
             break
     _top_up(parts, min_size, rng)
-    return _partition(f"dirichlet:{alpha:g}", parts, labels, n_classes)
+    return _partition(f"dirichlet:{brief(alpha)}", parts, labels, n_classes)
 
 
 def shards(y: ArrayLike, clients: int, shards_per_client: int, seed: int, *, n_classes: int | None = None) -> Partition:
@@ -120,7 +120,7 @@ def quantity(
     rng = generator(seed, "partition.quantity")
     parts = _cut(rng.permutation(len(labels)), _simplex(rng, alpha, clients))
     _top_up(parts, min_size, rng)
-    return _partition(f"quantity:{alpha:g}", parts, labels, n_classes)
+    return _partition(f"quantity:{brief(alpha)}", parts, labels, n_classes)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Partitioner:
             _positive(self.parameter, "alpha")
 
     def __str__(self) -> str:
-        return self.kind if self.parameter is None else f"{self.kind}:{self.parameter:g}"
+        return self.kind if self.parameter is None else f"{self.kind}:{brief(self.parameter)}"
 
     def __call__(self, y: ArrayLike, clients: int, seed: int, *, n_classes: int | None = None) -> Partition:
         """Divide the samples with these labels."""

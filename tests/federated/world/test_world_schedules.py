@@ -49,7 +49,10 @@ def who(run):
 
 @pytest.mark.parametrize(
     "text",
-    ["sync", "deadline:3.5", "quorum:2", "quorum:2:10", "buffer:3", "buffer:3:5", "async", "async:4", "window:2"],
+    [
+        *("sync", "deadline:3.5", "quorum:2", "quorum:2:10", "buffer:3", "buffer:3:5", "async", "async:4", "window:2"),
+        *("window:1234567.5", "quorum:1000000"),  # as many digits as it takes
+    ],
 )
 def test_texts_are_read_back(text):
     assert str(schedule.parse(text)) == text

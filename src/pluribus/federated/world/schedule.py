@@ -6,9 +6,18 @@ import math
 from dataclasses import dataclass, field
 
 from pluribus.federated.errors import SettingError
-from pluribus.federated.options import did_you_mean
+from pluribus.federated.options import brief, did_you_mean
 
-KINDS = ("sync", "deadline", "quorum", "buffer", "async", "window")
+NUMBERS: dict[str, tuple[str, ...]] = {
+    "sync": (),
+    "deadline": ("seconds",),
+    "quorum": ("count", "seconds"),
+    "buffer": ("count", "concurrency"),
+    "async": ("concurrency",),
+    "window": ("seconds",),
+}
+"""What there is, and the numbers that follow in its text; trailing ones may be left out."""
+
 FORMS = "sync, deadline:SECONDS, quorum:K[:SECONDS], buffer:K[:CONCURRENCY], async[:CONCURRENCY] or window:SECONDS"
 
 
@@ -42,8 +51,8 @@ class Schedule:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            hint = did_you_mean(self.kind, KINDS)
+        if self.kind not in NUMBERS:
+            hint = did_you_mean(self.kind, NUMBERS)
             raise SettingError(f"no schedule is called {self.kind!r}; expected {FORMS}{hint}")
         for name in ("count", "concurrency"):
             value = getattr(self, name)
@@ -67,16 +76,9 @@ class Schedule:
         return 1 if self.kind == "async" else math.inf if self.count is None else self.count
 
     def __str__(self) -> str:
-        seconds = f"{self.seconds:g}" if math.isfinite(self.seconds) else None
-        given = {
-            "sync": (),
-            "deadline": (seconds,),
-            "quorum": (self.count, seconds),
-            "buffer": (self.count, self.concurrency),
-            "async": (self.concurrency,),
-            "window": (seconds,),
-        }[self.kind]
-        return ":".join([self.kind, *(str(value) for value in given if value is not None)])
+        given = [getattr(self, name) for name in NUMBERS[self.kind]]
+        told = [value for value in given if value is not None and math.isfinite(value)]
+        return ":".join([self.kind, *(brief(value) if isinstance(value, float) else str(value) for value in told)])
 
 
 SYNC = Schedule()
@@ -91,16 +93,9 @@ def parse(text: str) -> Schedule:
         No such schedule, or numbers that it does not take.
     """
     kind, *numbers = (part.strip() for part in text.strip().split(":"))
-    names = {
-        "sync": (),
-        "deadline": ("seconds",),
-        "quorum": ("count", "seconds"),
-        "buffer": ("count", "concurrency"),
-        "async": ("concurrency",),
-        "window": ("seconds",),
-    }.get(kind)
-    if names is None:
+    if kind not in NUMBERS:
         return Schedule(kind)
+    names = NUMBERS[kind]
     if len(numbers) > len(names):
         raise SettingError(f"{text!r}: {kind} takes at most {len(names)} numbers; expected {FORMS}")
     values: dict[str, float | int] = {}
