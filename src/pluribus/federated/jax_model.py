@@ -48,8 +48,7 @@ class JaxModel:
     pad: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        require("jax", "jax")
-        names, jax = self._names, require("jax", "jax")
+        jax, names = require("jax", "jax"), self._names
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
             raise SettingError(f"two leaves of the parameters are called {listing(double)}; use names without dots")

@@ -65,8 +65,6 @@ class Shift:
         ``part`` numbers a client's data sets (its own samples 0, the test 1), so that they get noise of their own.
         Everything else is the same for all data sets of one client under one seed.
         """
-        if self.kind == "none":
-            return dataset
         return KINDS[self.kind].make(self, dataset, client, (seed, part))
 
     def groups(self, clients: int) -> NDArray[np.int64]:

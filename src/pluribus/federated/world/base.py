@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from pluribus.federated.models import Tree
+from pluribus.federated.world.compression import Compressor
 from pluribus.federated.world.schedule import SYNC, Schedule
 
 
@@ -29,13 +26,6 @@ class Losses(Protocol):
         """Whether this job breaks off; a function of its arguments alone."""
 
 
-class Channel(Protocol):
-    """What becomes of an update between client and server: compression, noise."""
-
-    def send(self, update: Tree, memory: Mapping[str, Any], rng: np.random.Generator) -> tuple[Tree, int, Tree]:
-        """The update that arrives, the bytes that travelled, and what the client keeps (a residual; may be empty)."""
-
-
 @dataclass(frozen=True)
 class World:
     """All that surrounds training.
@@ -49,23 +39,20 @@ class World:
     losses
         Which jobs never answer; None: all do.
     channel
-        What happens to updates on their way; None: nothing.
+        What happens to updates on their way, such as a `channel.Channel`; None: nothing.
     """
 
     schedule: Schedule = SYNC
     speeds: Speeds | None = None
     losses: Losses | None = None
-    channel: Channel | None = None
+    channel: Compressor | None = None
 
     def seconds(self, client: int, *, steps: int, up_bytes: int, down_bytes: int, job: int, seed: int) -> float:
         """See `Speeds`."""
-        return (
-            1.0
-            if self.speeds is None
-            else float(
-                self.speeds.seconds(client, steps=steps, up_bytes=up_bytes, down_bytes=down_bytes, job=job, seed=seed)
-            )
-        )
+        if self.speeds is None:
+            return 1.0
+        taken = self.speeds.seconds(client, steps=steps, up_bytes=up_bytes, down_bytes=down_bytes, job=job, seed=seed)
+        return float(taken)
 
     def lost(self, client: int, job: int, seed: int) -> bool:
         """See `Losses`."""

@@ -35,7 +35,7 @@ class Sent(NamedTuple):
 
 
 class Compressor(Protocol):
-    """What becomes of an update between client and server."""
+    """What becomes of an update between client and server: compressed, or protected too (`channel.Channel`)."""
 
     def send(self, update: Tree, memory: Mapping[str, Any], rng: np.random.Generator) -> Sent:
         """Nothing that is given is modified. ``memory`` is what the client's last `Sent` held, or ``{}``."""

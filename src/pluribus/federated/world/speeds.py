@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from pluribus.federated import options
 from pluribus.federated.errors import SettingError
 from pluribus.federated.seeding import generator
 from pluribus.federated.world import tables
+from pluribus.federated.world.base import Speeds
 
 FORMS = "even, even:0.5, lognormal:1, lognormal:1:0.2, tiers:1:2:4:8 or trace:speeds.csv"
 KINDS = ("even", "lognormal", "tiers", "trace")
@@ -47,14 +47,6 @@ class Link:
     def seconds(self, up_bytes: float, down_bytes: float) -> float:
         """``up_bytes / up + down_bytes / down``."""
         return up_bytes / self.up + down_bytes / self.down
-
-
-class Speeds(Protocol):
-    """Seconds of a client's job."""
-
-    def seconds(self, client: int, steps: int, up_bytes: float, down_bytes: float, *, job: int, seed: int) -> float:
-        """Seconds of a job of so many local steps and bytes each way; jobs of a client are counted from 0."""
-        ...
 
 
 @dataclass(frozen=True)
