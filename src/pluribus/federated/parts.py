@@ -8,16 +8,21 @@ method ``parts()`` of its own that gives a `Parts`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.models import MLP, Array, Model, Softmax, Tree
 
-if TYPE_CHECKING:
-    from pluribus.federated.server.control.pullback import Pulled
+
+class Pulled(NamedTuple):
+    """What a slope in scores or features is in the parameters (a tree) and in what they were made of (its shape)."""
+
+    params: Tree
+    samples: Array
 
 
 @runtime_checkable
@@ -63,7 +68,7 @@ class _Linear:
         found = {self.weight: slope.T @ h}
         if self.bias is not None:
             found[self.bias] = np.add.reduce(slope, axis=0)
-        return _pulled(found, slope @ weight)
+        return Pulled(found, slope @ weight)
 
 
 @dataclass(frozen=True)
@@ -74,20 +79,22 @@ class _OfSoftmax(_Linear):
 
     def pull_features(self, params: Tree, x: Array, slope: Array) -> Pulled:
         del params, x
-        return _pulled({}, np.asarray(slope, dtype=self.model.dtype))
+        return Pulled({}, np.asarray(slope, dtype=self.model.dtype))
 
 
 @dataclass(frozen=True)
 class _OfMLP(_Linear):
     def features(self, params: Tree, x: Array) -> Array:
-        from pluribus.federated.server.control import pullback
-
-        return pullback.features(self.model, params, x)
+        hidden = np.asarray(x, dtype=self.model.dtype) @ params["hidden.weight"].T + params["hidden.bias"]
+        return np.maximum(hidden, 0) if self.model.activation == "relu" else np.tanh(hidden)
 
     def pull_features(self, params: Tree, x: Array, slope: Array) -> Pulled:
-        from pluribus.federated.server.control import pullback
-
-        return pullback.pull_features(self.model, params, x, np.asarray(slope, dtype=self.model.dtype))
+        hidden = self.features(params, x)
+        back = np.asarray(slope, dtype=self.model.dtype)
+        back = back * ((hidden > 0) if self.model.activation == "relu" else (1 - hidden * hidden))
+        x = np.asarray(x, dtype=self.model.dtype)
+        found = {"hidden.weight": back.T @ x, "hidden.bias": np.add.reduce(back, axis=0)}
+        return Pulled(found, back @ params["hidden.weight"])
 
 
 @dataclass(frozen=True)
@@ -98,60 +105,82 @@ class _OfTorch(_Linear):
         import torch
 
         with torch.no_grad():
-            found: Array = self._seen(self._state(params), self.model.samples(x).cpu()).numpy()
+            found: Array = self._seen(tensors(params), self.model.samples(x).cpu()).numpy()
         return np.array(found)
 
     def pull_features(self, params: Tree, x: Array, slope: Array) -> Pulled:
-        import torch
-
-        state = self._state(params)
-        body = [
-            name
-            for name, value in self.model.module.named_parameters()
-            if value.requires_grad and name in state and name not in (self.weight, self.bias)
-        ]
-        for name in body:
-            state[name].requires_grad_(True)
-        samples = self.model.samples(x).cpu().requires_grad_(True)
-        h = self._seen(state, samples)
-        found = torch.autograd.grad(
-            h,
-            [*(state[name] for name in body), samples],
-            torch.from_numpy(np.array(slope)).to(h),
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        arrays = [value.numpy() for value in found]
-        return _pulled(dict(zip(body, arrays[:-1], strict=True)), arrays[-1])
-
-    def _state(self, params: Tree) -> dict[str, Any]:
-        import torch
-
-        return {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+        return pull_torch(self.model, params, x, slope, self._seen, without=(self.weight, self.bias))
 
     def _seen(self, state: dict[str, Any], samples: Any) -> Any:
         """What the last linear layer is given."""
-        import torch
-
         seen: list[Any] = []
-        module = self.model.module
-        last = module.get_submodule(self.weight.rpartition(".")[0])
+        last = self.model.module.get_submodule(self.weight.rpartition(".")[0])
         hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        training = module.training
-        module.eval()
         try:
-            torch.func.functional_call(module, state, (samples,))
+            called(self.model.module, state, samples)
         finally:
-            module.train(training)
             hook.remove()
         return seen[-1]
 
 
-def _pulled(params: Tree, samples: Array) -> Pulled:
-    # Imported late, because the rules that need parts are imported with the server.
-    from pluribus.federated.server.control.pullback import Pulled
+def called(module: Any, state: dict[str, Any], samples: Any) -> Any:
+    """What a torch module makes of samples with these tensors, in evaluation mode."""
+    import torch
 
-    return Pulled(params, samples)
+    training = module.training
+    module.eval()
+    try:
+        return torch.func.functional_call(module, state, (samples,))
+    finally:
+        module.train(training)
+
+
+def tensors(params: Tree) -> dict[str, Any]:
+    """Copies of a tree's arrays as torch's tensors."""
+    import torch
+
+    return {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+
+
+def pull_torch(
+    model: Any,
+    params: Tree,
+    x: Array,
+    slope: Array,
+    made: Callable[[dict[str, Any], Any], Any],
+    *,
+    without: Sequence[str | None] = (),
+) -> Pulled:
+    """The gradient of ``sum(slope * made(tensors, samples))`` in a `TorchModel`'s trained tensors and in the samples.
+
+    By autograd, for all trained tensors but those named in ``without``.
+    """
+    import torch
+
+    state = tensors(params)
+    names = [
+        name
+        for name, value in model.module.named_parameters()
+        if value.requires_grad and name in state and name not in without
+    ]
+    for name in names:
+        state[name].requires_grad_(True)
+    samples = model.samples(x).cpu().requires_grad_(True)
+    value = made(state, samples)
+    found = torch.autograd.grad(
+        value,
+        [*(state[name] for name in names), samples],
+        torch.from_numpy(np.array(slope)).to(value),
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    arrays = [value.numpy() for value in found]
+    return Pulled(dict(zip(names, arrays[:-1], strict=True)), arrays[-1])
+
+
+def is_torch(model: Any) -> TypeGuard[Any]:
+    """Whether a model is a `TorchModel` or like one; torch is not imported to tell."""
+    return hasattr(model, "module") and hasattr(model, "samples")
 
 
 def parts_of(model: Model) -> Parts:
@@ -169,7 +198,7 @@ def parts_of(model: Model) -> Parts:
     if hasattr(model, "parts"):
         own: Parts = model.parts()
         return own
-    if hasattr(model, "module") and hasattr(model, "samples"):
+    if is_torch(model):
         import torch
 
         layers = [(name, layer) for name, layer in model.module.named_modules() if isinstance(layer, torch.nn.Linear)]

@@ -14,9 +14,10 @@ from pluribus.core.errors import RuleError
 from pluribus.core.rule import whole_number
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.models import Array, Batch, BufferedModel, Model, Tree
+from pluribus.federated.parts import Pulled
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Offer, Round, State
-from pluribus.federated.server.control.pullback import Pulled, logits, pull
+from pluribus.federated.server.control.pullback import logits, pull
 from pluribus.federated.server.rule import Server, Step, mean, register, size_shares
 
 FACTORS = ("x1", "y1", "x2", "y2")

@@ -13,7 +13,7 @@ import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.models import MLP, Array, Batch, Model, Softmax, Tree, cross_entropy
-from pluribus.federated.parts import Pulled, called, is_torch, parts_of, pull_torch
+from pluribus.federated.parts import Parts, Pulled, called, is_torch, parts_of, pull_torch
 
 
 def logits(model: Model, params: Tree, x: Array) -> Array:
@@ -61,14 +61,12 @@ def features(model: Model, params: Tree, x: Array) -> Array:
 
     Raises ``RuleError`` for a model without a hidden layer that is known here.
     """
-    if not isinstance(model, MLP):
-        raise _unknown(model, "the hidden layer can be read from", "mlp:H")
-    return parts_of(model).features(params, x)
+    return _with_hidden(model).features(params, x)
 
 
 def pull_features(model: Model, params: Tree, x: Array, slope: Array) -> Pulled:
     """The gradient of ``sum(slope * features(params, x))``: the hidden layer's tensors, and the samples."""
-    return parts_of(model).pull_features(params, x, slope)
+    return _with_hidden(model).pull_features(params, x, slope)
 
 
 def layer_inputs(model: Model, params: Tree, x: Array) -> dict[str, Array]:
@@ -78,6 +76,12 @@ def layer_inputs(model: Model, params: Tree, x: Array) -> dict[str, Array]:
     if isinstance(model, MLP):
         return {"hidden.weight": np.asarray(x, dtype=model.dtype), "output.weight": features(model, params, x)}
     raise _unknown(model, "the inputs of the layers can be read from")
+
+
+def _with_hidden(model: Model) -> Parts:
+    if not isinstance(model, MLP):
+        raise _unknown(model, "the hidden layer can be read from", "mlp:H")
+    return parts_of(model)
 
 
 def _unknown(model: Model, what: str, take: str = "softmax, mlp:H or a TorchModel") -> RuleError:
