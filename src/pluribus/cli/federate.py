@@ -114,7 +114,7 @@ def federate(
     """Train one model over many clients, under several server rules on the same clients.
 
     Settings come from CONFIG.toml, if there is one, and the options below, which go first. With none at all it is an
-    experiment worth looking at, of about a minute. Results go to DIR: report.html, rounds.csv, weights.csv,
+    experiment worth looking at, of less than a minute. Results go to DIR: report.html, rounds.csv, weights.csv,
     clients.csv, models/, config.toml, summary.json and timing.json. The same settings give the same bytes, except for
     timing.json. A run that was stopped or killed goes on with --resume.
 
