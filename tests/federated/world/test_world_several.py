@@ -157,6 +157,43 @@ def test_a_client_with_jobs_does_them_in_turn():
     assert task.staleness == [0, 1, 2, 2]
 
 
+class Measured:
+    """Logistic regression beside a variance that every client measures as a thousandth, coming from one."""
+
+    def __init__(self, model):
+        self.model, self.predict, self.probabilities = model, model.predict, model.probabilities
+
+    def init(self, seed):
+        return {**self.model.init(seed), "norm.running_var": np.ones(1)}
+
+    def loss_and_grad(self, params, batch):
+        return self.model.loss_and_grad(params, batch)
+
+    def loss_grad_and_buffers(self, params, batch):
+        return *self.loss_and_grad(params, batch), {"norm.running_var": np.full(1, 1e-3)}
+
+
+def test_a_variance_stays_between_measured_ones_however_stale_and_is_no_part_of_the_dispersion():
+    """Six jobs from one start: summed differences would make it -5."""
+    setup = federation(0, clients=6, model="softmax")
+    setup = timed(dataclasses.replace(setup, model=Measured(setup.model)), Exponential(1.0))
+    (task,) = FedAST(jobs=6, per_step=6, period=0, server_lr=1.5).run([setup], 0, seconds=3)
+    assert max(task.staleness) > 3
+    np.testing.assert_allclose(task.params["norm.running_var"], 1e-3, rtol=1e-9)
+    assert all(update.keys() == {"output.weight", "output.bias"} for update in task.recent)
+
+
+def test_an_update_with_nan_is_left_out():
+    """Of a client whose samples overflow; the others' steps go on."""
+    setup = timed(quadratics(clients=3, steps=1)[0], Fixed((1.0, 1.0, 1.0)))
+    broken = dataclasses.replace(setup.clients[0], x=np.full_like(setup.clients[0].x, 1e300))
+    setup = dataclasses.replace(setup, clients=(broken, *setup.clients[1:]))
+    (task,) = FedAST(jobs=3, per_step=1, period=0).run([setup], 0, seconds=2)
+    assert len(task.times) == 2
+    assert np.isfinite(task.params["w"]).all()
+    assert task.params["w"].any()
+
+
 def test_dispersion():
     updates = [{"a": np.array([3.0, 0.0])}, {"a": np.array([1.0, 2.0])}]
     assert dispersion(updates) == pytest.approx(np.sqrt(2 / 5))

@@ -15,6 +15,8 @@ from pluribus.federated.measuring import measure
 from pluribus.federated.models import Array, Tree
 from pluribus.federated.rounds import difference
 from pluribus.federated.seeding import derived, generator
+from pluribus.federated.server.asynchronous.fedbuff import FedBuff
+from pluribus.federated.server.base import Round
 from pluribus.federated.setup import Setup
 from pluribus.federated.world.compression import size_of
 
@@ -37,7 +39,7 @@ class Task:
     version: int = 0
     jobs: int = 0
     under_way: int = 0
-    waiting: list[tuple[int, int, Tree]] = field(default_factory=list)  # number of the job, version, update
+    waiting: list[tuple[int, Tree, Tree]] = field(default_factory=list)  # version and model of the start, update
     recent: list[Tree] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
@@ -59,7 +61,8 @@ class FedAST:
     8 updates of each, with b_m = ceil(R_m / ``per_step``); every model keeps at least one job. What ends at the same
     instant is taken in together before any new job is sent, so with equal delays and ``per_step = 1`` it is synchronous
     FedAvg, and with one model and R = 1 SGD in turn. ``synchronous`` is the rival: R_m jobs, one step when all have
-    come, and only then new ones; nothing is shared out anew.
+    come, and only then new ones; nothing is shared out anew. A step is that of `FedBuff` without staleness weights, so
+    buffers are averaged and an update with NaN is left out.
 
     Compared with server.py of the authors (askinb/FedAST): the same loop. There clients are drawn whether busy or not,
     which lets jobs queue up at slow ones; and the dispersion is halved where, by its
@@ -146,6 +149,11 @@ class FedAST:
             for m, (setup, active) in enumerate(zip(setups, shares, strict=True))
         ]
 
+    @property
+    def server(self) -> FedBuff:
+        """What makes a step of a buffer; it averages what is measured and not trained, and drops NaN."""
+        return FedBuff(server_lr=self.server_lr, exponent=0.0)
+
     def step_size(self, active: int) -> int:
         """b of R."""
         return active if self.synchronous else -(-active // self.per_step)
@@ -153,13 +161,13 @@ class FedAST:
 
 @dataclass(eq=False)
 class _Desk:
-    """What is under way: flights (finish, model, job, client, version, update or None for a lost job)."""
+    """What is under way: flights (finish, model, job, client, version, start, update or None for a lost job)."""
 
     rule: FedAST
     seed: int
     clients: int
     tasks: list[Task]
-    flights: list[tuple[float, int, int, int, int, Tree | None]] = field(default_factory=list)
+    flights: list[tuple[float, int, int, int, int, Tree, Tree | None]] = field(default_factory=list)
     came: int = 0
 
     def __post_init__(self) -> None:
@@ -202,19 +210,21 @@ class _Desk:
         task.jobs += 1
         task.under_way += 1
         lost = setup.world.lost(client, count, self.seed)
-        self.flights.append((float(self.free[client]), m, number, client, task.version, None if lost else update))
+        finish = float(self.free[client])
+        self.flights.append((finish, m, number, client, task.version, job.params, None if lost else update))
 
     def take_in(self, now: float) -> None:
         """All that ends now, in the order of models and jobs."""
         ended = sorted((flight for flight in self.flights if flight[0] <= now), key=lambda flight: flight[1:3])
         self.flights = [flight for flight in self.flights if flight[0] > now]
-        for _, m, number, client, version, update in ended:
+        for _, m, _, client, version, start, update in ended:
             task = self.tasks[m]
             self.load[client] -= 1
             task.under_way -= 1
             if update is not None:
-                task.waiting.append((number, version, update))
-                task.recent = [*task.recent, update][-WINDOW:]
+                task.waiting.append((version, start, update))
+                trained = {name: update[name] for name in self.rule.server.parameters(start)}
+                task.recent = [*task.recent, trained][-WINDOW:]
                 self.came += 1
                 if self.rule.period and not self.rule.synchronous and self.came % self.rule.period == 0:
                     self._share_out()
@@ -224,12 +234,19 @@ class _Desk:
 
     def _step(self, task: Task, now: float) -> None:
         count = len(task.waiting)
-        change = {name: sum(update[name] for _, _, update in task.waiting) / count for name in task.waiting[0][2]}
-        task.params = {
-            name: np.asarray(value + self.rule.server_lr * change[name], dtype=value.dtype) if name in change else value
-            for name, value in task.params.items()
-        }
-        task.staleness.append(float(np.mean([task.version - version for _, version, _ in task.waiting])))
+        versions, starts, updates = (list(column) for column in zip(*task.waiting, strict=True))
+        round = Round(
+            number=task.version,
+            clients=tuple(range(count)),  # places in the buffer: one client may have sent several
+            updates=updates,
+            sizes=np.ones(count),
+            n_clients=count,
+            total_size=count,
+            starts=starts,
+        )
+        rule = self.rule.server
+        task.params = rule.step(rule.init(task.params, count), round)["params"]
+        task.staleness.append(float(np.mean([task.version - version for version in versions])))
         task.waiting = []
         task.version += 1
         task.times.append(now)
@@ -243,9 +260,8 @@ class _Desk:
 
 
 def dispersion(updates: Sequence[Tree]) -> float:
-    """``sqrt(mean_i |delta_i - mean|^2 / |mean|^2)`` over the float tensors; 0 where all are zero."""
-    names = [name for name, value in updates[0].items() if value.dtype.kind == "f"]
-    flat = np.stack([np.concatenate([np.ravel(u[name]).astype(np.float64) for name in names]) for u in updates])
+    """``sqrt(mean_i |delta_i - mean|^2 / |mean|^2)`` over all tensors; 0 where all are zero."""
+    flat = np.stack([np.concatenate([np.ravel(u[name]).astype(np.float64) for name in updates[0]]) for u in updates])
     middle = flat.mean(axis=0)
     length = float(middle @ middle)
     spread: Array = ((flat - middle) ** 2).sum(axis=1)
