@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +92,6 @@ def shown(values: list[float]) -> str:
 
 def claims(found: dict[str, float]) -> list[tuple[str, bool]]:
     """What the literature and earlier measurements say of the order, and whether it holds on the means."""
-    less: Callable[[str, str], bool] = lambda one, other: found[one] < found[other]  # noqa: E731
     wanted = [
         ("over-selection", "sync"),
         ("fedasync", "sync"),
@@ -109,7 +107,7 @@ def claims(found: dict[str, float]) -> list[tuple[str, bool]]:
         ("delayed_nesterov", "sync"),
     ]
     told = [(one, other) for one, other in wanted if one in found and other in found]
-    return [(f"{one} is faster than {other}", less(one, other)) for one, other in told]
+    return [(f"{one} is faster than {other}", found[one] < found[other]) for one, other in told]
 
 
 def main() -> None:

@@ -28,9 +28,10 @@ class Curriculum(FedAvg):
     largest loss, ``"random"`` any: the control. A client's weight stays its number of all samples, and epochs are over
     the admitted ones. Once g is 1 it is FedAvg, bit for bit.
 
-    From the paper's abstract and general knowledge. On digits (10 clients, Dirichlet(0.1) and (0.3), 3 seeds)
-    neither claim separates: easy order .644 and .896, random order .683 and .900; and local gradients differ less
-    between clients on easy samples only from about round 8 on, not in the first rounds.
+    From the paper's abstract and general knowledge. On digits (mlp:16, 10 clients, 2 epochs, 3 seeds) neither claim
+    separates: after 15 rounds of Dirichlet(0.1) and 40 of Dirichlet(0.3), easy order .644 and .896, random order .683
+    and .900; and local gradients differ less between clients on easy samples only from about round 8 on, not in the
+    first rounds.
 
     Parameters
     ----------
