@@ -11,12 +11,11 @@ import numpy as np
 from pluribus.federated.errors import SettingError
 from pluribus.federated.history import History
 from pluribus.federated.models import Array
-from pluribus.federated.participation import Participation
+from pluribus.federated.participation import Participation, Timed
 from pluribus.federated.server.base import ServerRule
 from pluribus.federated.server.rule import Server
 from pluribus.federated.setup import Setup
 from pluribus.federated.simulation import Run, simulate
-from pluribus.federated.world.availability import Trace
 
 OWN = ("contribution", "rewards")
 """Names under which rules keep a measure of their own, (N,), in their state: FedCE, FAIR-BFL."""
@@ -41,18 +40,25 @@ class Without:
 
     def participants(self, round: int, seed: int) -> Array:
         """Those who take part, without the client."""
-        here = self.participation.participants(round, seed)
+        return self._others(self.participation.participants(round, seed))
+
+    @property
+    def timed(self) -> bool:
+        """As with the client."""
+        return isinstance(self.participation, Timed) and self.participation.timed
+
+    def at(self, when: float) -> Array:
+        """Those who are there at a second, without the client."""
+        assert isinstance(self.participation, Timed)
+        return self._others(self.participation.at(when))
+
+    def _others(self, here: Array) -> Array:
         return np.asarray(here[here != self.client])
 
 
 def without(setup: Setup, client: int) -> Setup:
     """The federation in which a client never comes."""
-    present = setup.participation
-    if isinstance(present, Trace) and present.timed:  # asked by the clock and not by the round
-        table = present.table.copy()
-        table[:, client] = False
-        return replace(setup, participation=replace(present, table=table))
-    return replace(setup, participation=Without(present, client))
+    return replace(setup, participation=Without(setup.participation, client))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +40,27 @@ class Participation(Protocol):
     def participants(self, round: int, seed: int) -> NDArray[np.int64]:
         """Positions of the clients in this round (counted from 0), ascending, possibly none."""
         ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A participation that, if ``timed``, is asked by the clock and not by the round."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is."""
+        ...
+
+    def at(self, when: float) -> NDArray[np.int64]:
+        """As `Participation.participants`, at a second of the simulated clock."""
+        ...
+
+
+def there(participation: Participation, round: int, seed: int, time: float) -> NDArray[np.int64]:
+    """Who takes part in a round that begins at this time."""
+    if isinstance(participation, Timed) and participation.timed:
+        return participation.at(time)
+    return participation.participants(round, seed)
 
 
 @dataclass(frozen=True)
@@ -197,7 +218,7 @@ def parse(text: str, counts: ArrayLike, seed: int, folder: Path | None = None) -
     if kind == "cyclic" and value is not None and value.is_integer():
         return cyclic(clients, int(value), seed)
     if kind == "sample" and value is not None and value.is_integer():
-        return availability.sample(clients, int(value))
+        return availability.Sample(clients, int(value))
     hint = options.did_you_mean(kind, KINDS) if kind not in KINDS else ""
     raise SettingError(f"no participation is called {text!r}; expected {FORMS}{hint}")
 

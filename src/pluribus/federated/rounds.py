@@ -15,12 +15,12 @@ import numpy as np
 from pluribus.federated.clients.base import ClientMethod, Job, Kept, Plain, Report
 from pluribus.federated.errors import SettingError
 from pluribus.federated.models import Array, Tree
+from pluribus.federated.participation import there
 from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.base import Offer, ServerRule, State
 from pluribus.federated.server.rule import Server
 from pluribus.federated.setup import Setup
 from pluribus.federated.training import LocalTraining
-from pluribus.federated.world.availability import Trace
 from pluribus.federated.world.compression import size_of
 
 PATIENCE = 10_000
@@ -136,7 +136,7 @@ def exchange(
     schedule, n = setup.world.schedule, len(setup.clients)
     jobs = np.array(world.get("jobs", np.zeros(n, dtype=np.int64)))
     began = float(world.get("time", 0.0))
-    here = _there(setup, number, seed, began).tolist()
+    here = there(setup.participation, number, seed, began).tolist()
     in_flight = {int(i): _unpacked(int(i), tree) for i, tree in world.get("flights", {}).items()}
     if not schedule.flow:
         flights = desk.work(here, jobs, began)
@@ -159,14 +159,6 @@ def exchange(
     arrivals = [flight.arrival for flight in came]
     up = sum(flight.bytes for flight in came)
     return Exchange(arrivals, time, up, desk.down, after, kept)
-
-
-def _there(setup: Setup, number: int, seed: int, time: float) -> Array:
-    """Who takes part in a round; where a trace tells seconds, who is there on the clock."""
-    participation = setup.participation
-    if isinstance(participation, Trace) and participation.timed:
-        return participation.at(time)
-    return participation.participants(number, seed)
 
 
 def _cohort(setup: Setup, flights: list[Flight], began: float) -> tuple[list[Flight], float]:

@@ -180,11 +180,6 @@ class Trace:
         return self.at(round)
 
 
-def sample(clients: int, size: int) -> Sample:
-    """``size`` of ``clients`` clients uniformly without replacement in each round."""
-    return Sample(clients, size)
-
-
 def markov(rates: ArrayLike, correlations: ArrayLike, clients: int | None = None, text: str = "") -> Markov:
     """Chains with these long-run rates in (0, 1] and second eigenvalues; one number stands for all ``clients``.
 
