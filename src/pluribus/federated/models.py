@@ -109,7 +109,7 @@ class Softmax:
 
     def loss_and_grad(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
         """Mean loss and its gradient; in the scores z it is ``(softmax(z) - onehot(y)) / n``."""
-        x, weight = _features(batch.x, self.n_features, self.dtype), params["output.weight"]
+        x, weight = features(batch.x, self.n_features, self.dtype), params["output.weight"]
         with np.errstate(all="ignore"):  # a model that diverged has a loss of NaN, which is the answer
             logits = x @ weight.T
             logits += params["output.bias"]
@@ -120,7 +120,7 @@ class Softmax:
     def logits(self, params: Tree, x: Array) -> Array:
         """Scores before the softmax, shape ``(n, n_classes)``."""
         with np.errstate(all="ignore"):
-            scores: Array = _features(x, self.n_features, self.dtype) @ params["output.weight"].T
+            scores: Array = features(x, self.n_features, self.dtype) @ params["output.weight"].T
             return scores + params["output.bias"]
 
     def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
@@ -169,7 +169,7 @@ class MLP:
 
     def loss_and_grad(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
         """Mean loss and its gradient by back-propagation; at a relu's corner the slope is taken as 0."""
-        x, outer = _features(batch.x, self.n_features, self.dtype), params["output.weight"]
+        x, outer = features(batch.x, self.n_features, self.dtype), params["output.weight"]
         with np.errstate(all="ignore"):  # a model that diverged has a loss of NaN, which is the answer
             hidden = self._hidden(params, x)
             logits = hidden @ outer.T
@@ -188,7 +188,7 @@ class MLP:
     def logits(self, params: Tree, x: Array) -> Array:
         """Scores before the softmax, shape ``(n, n_classes)``."""
         with np.errstate(all="ignore"):
-            hidden = self._hidden(params, _features(x, self.n_features, self.dtype))
+            hidden = self._hidden(params, features(x, self.n_features, self.dtype))
             scores: Array = hidden @ params["output.weight"].T
             return scores + params["output.bias"]
 
@@ -274,7 +274,8 @@ def _decayed(loss: float, grads: Tree, params: Tree, l2: float) -> float:
     return loss
 
 
-def _features(x: Array, n_features: int, dtype: str) -> Array:
+def features(x: Array, n_features: int, dtype: str) -> Array:
+    """Samples of shape ``(n, n_features)`` in a dtype; raises ``DataError`` for others."""
     x = np.asarray(x, dtype=dtype)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise DataError(f"samples have shape {x.shape}; this model takes (n, {n_features})")

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluribus.federated.data import Dataset
-from pluribus.federated.errors import DataError, SettingError
-from pluribus.federated.models import Array, Batch, Tree, cross_entropy, softmax
+from pluribus.federated.errors import SettingError
+from pluribus.federated.models import Array, Batch, Tree, cross_entropy, features, softmax
 from pluribus.federated.seeding import derived
-from pluribus.federated.training import UNCHANGED, Hooks, LocalResult, LocalTraining, batches
+from pluribus.federated.training import UNCHANGED, Hooks, LocalResult, LocalTraining, batches, refuse_empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,7 @@ class SklearnLinear:
         self, params: Tree, dataset: Dataset, how: LocalTraining, seed: int, *, hooks: Hooks = UNCHANGED
     ) -> LocalResult:
         """Local training by the estimator's own solver; what `training.train` calls. Nothing given is modified."""
-        if len(dataset) == 0:
-            raise DataError("a client has no samples to train on; give the partition fewer clients")
+        refuse_empty(dataset)
         for name, unused in (("momentum", 0), ("proximal_mu", 0), ("max_grad_norm", None)):
             if getattr(how, name) != unused:
                 raise SettingError(
@@ -158,7 +157,4 @@ class SklearnLinear:
         return max(1, int(np.max(made.n_iter_)))
 
     def _features(self, x: Array) -> Array:
-        x = np.asarray(x, dtype=np.float64)
-        if x.ndim != 2 or x.shape[1] != self.n_features:
-            raise DataError(f"samples have shape {x.shape}; this model takes (n, {self.n_features})")
-        return x
+        return features(x, self.n_features, "float64")

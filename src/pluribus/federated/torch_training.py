@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from pluribus.federated.data import Dataset
-from pluribus.federated.errors import DataError, SettingError
+from pluribus.federated.errors import SettingError
 from pluribus.federated.models import Array, Batch, Tree
 from pluribus.federated.seeding import derived
 from pluribus.federated.torch_model import OPTIMIZERS, TorchModel
-from pluribus.federated.training import Evaluator, Hooks, LocalResult, LocalTraining, batches
+from pluribus.federated.training import Evaluator, Hooks, LocalResult, LocalTraining, batches, refuse_empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +132,7 @@ def fit(
     model: TorchModel, params: Tree, dataset: Dataset, how: LocalTraining, seed: int, *, hooks: Hooks
 ) -> LocalResult:
     """What `training.train` does, with the model's optimiser; see `TorchModel.fit`."""
-    if len(dataset) == 0:
-        raise DataError("a client has no samples to train on; give the partition fewer clients")
+    refuse_empty(dataset)
     planned, summed, seen, steps = how.planned_steps(len(dataset)), 0.0, 0, 0
     with one_thread(), seeded(model.device, derived(seed, "training.torch")), np.errstate(all="ignore"):
         client = Client.begin(model, params, how, hooks)

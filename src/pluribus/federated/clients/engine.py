@@ -142,19 +142,7 @@ class _Sender:
                 if key not in supplies and (key in lacking or key not in self._sent):
                     supplies[key] = _pickled(thing, f"the {type(thing).__name__} of client {job.client}")
                     self._sent.add(key)
-            parcels.append(
-                Parcel(
-                    model=keys[0],
-                    params=job.params,
-                    told=job.told,
-                    dataset=keys[1],
-                    how=job.how,
-                    memory=job.memory,
-                    seed=job.seed,
-                    round=job.round,
-                    client=job.client,
-                )
-            )
+            parcels.append(Parcel.of(job, *keys))
         return _pickled(Task(method, tuple(parcels), supplies), f"the {type(method).__name__} of the clients")
 
 

@@ -15,41 +15,28 @@ from typing import Any
 
 import numpy as np
 
-from pluribus.federated.clients.base import ClientMethod, Job, Kept, Report
+from pluribus.federated.clients.base import ClientMethod, Job, Report
 from pluribus.federated.data import Dataset
-from pluribus.federated.models import Tree
-from pluribus.federated.training import LocalTraining
 
 ROOM = 1 << 30  # bytes of models and data sets that a worker keeps
 
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """A job whose model and data set are named, not held."""
+    """A job whose model and data set are named, not held; ``rest`` is all else of it."""
 
     model: str
-    params: Tree
-    told: Kept
     dataset: str
-    how: LocalTraining
-    memory: Kept
-    seed: int
-    round: int
-    client: int
+    rest: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, job: Job, model: str, dataset: str) -> Parcel:
+        """The job with keys for the two."""
+        return cls(model, dataset, {k: v for k, v in vars(job).items() if k not in ("model", "dataset")})
 
     def job(self, things: Mapping[str, Any]) -> Job:
         """The job, with the things that the keys name."""
-        return Job(
-            model=things[self.model],
-            params=self.params,
-            told=self.told,
-            dataset=things[self.dataset],
-            how=self.how,
-            memory=self.memory,
-            seed=self.seed,
-            round=self.round,
-            client=self.client,
-        )
+        return Job(model=things[self.model], dataset=things[self.dataset], **self.rest)
 
 
 @dataclass(frozen=True, eq=False)
