@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from pluribus.core import dtypes
+from pluribus.core import dtypes, lent
 from pluribus.core.dtypes import Array, DType
 from pluribus.core.errors import FileError
 from pluribus.core.files import told
@@ -82,7 +82,7 @@ class FileLeaf:
                 f"{self.path} was changed while it was read, or before more was asked of a result; "
                 "give each writer a file name of its own, and start again"
             )
-        return np.frombuffer(raw, dtype=storage.newbyteorder("<"))
+        return raw.view(storage.newbyteorder("<"))
 
     def restore(self, values: Array) -> Any:
         """A numpy array; of bfloat16, which numpy lacks, float32, or ml_dtypes' bfloat16 where it is installed."""
@@ -110,13 +110,13 @@ def _opened(path: str, stamp: Stamp, process: int) -> _Descriptor:
     return _Descriptor(path)
 
 
-def _bytes_at(number: int, size: int, position: int) -> bytes:
-    """Up to ``size`` bytes from a position on: one read gives at most 2 GB on Linux."""
-    parts = []
-    while size > 0 and (part := os.pread(number, size, position)):
-        parts.append(part)
-        size, position = size - len(part), position + len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _bytes_at(number: int, size: int, position: int) -> Array:
+    """Up to ``size`` bytes from a position on, read-only: one read gives at most 2 GB on Linux."""
+    raw, done = lent.room(size), 0
+    while done < size and (part := os.preadv(number, [raw.data[done:]], position + done)):
+        done += part
+    raw.flags.writeable = False
+    return raw[:done]
 
 
 def paths(leaves: Iterable[Any]) -> set[str]:
