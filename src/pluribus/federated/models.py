@@ -208,6 +208,11 @@ class MLP:
         return np.tanh(hidden, out=hidden)
 
 
+def real(value: Array) -> bool:
+    """Whether a tensor holds real numbers, and not counters or flags."""
+    return value.dtype.kind == "f"
+
+
 def softmax(logits: Array) -> Array:
     """``exp(z) / sum exp(z)`` along the last axis; the maximum is subtracted first, so nothing overflows."""
     with np.errstate(all="ignore"):

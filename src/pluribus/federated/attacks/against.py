@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pluribus.federated.attacks.little import Defence
-from pluribus.federated.attacks.trees import real
-from pluribus.federated.models import Tree
+from pluribus.federated.models import Tree, real
 
 if TYPE_CHECKING:
     from pluribus.federated.server.base import Round, ServerRule, State

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pluribus.federated import options
 from pluribus.federated.attacks import backdoor, distances, little, simple
 from pluribus.federated.attacks.copying import mimic
-from pluribus.federated.attacks.trees import Trees, real
+from pluribus.federated.attacks.trees import Trees
 from pluribus.federated.data import Dataset, flip_labels
 from pluribus.federated.errors import SettingError
-from pluribus.federated.models import Tree
+from pluribus.federated.models import Tree, real
 from pluribus.federated.seeding import generator
 
 Memory = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pluribus.federated.attacks.trees import Trees, Wide, dot, mean, norm, plus, real, sent_by_all
-from pluribus.federated.models import Tree
+from pluribus.federated.attacks.trees import Trees, Wide, dot, mean, norm, plus, sent_by_all
+from pluribus.federated.models import Tree, real
 from pluribus.federated.seeding import generator
 
 Memory = dict[str, Any]

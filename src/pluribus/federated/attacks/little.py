@@ -8,9 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pluribus.federated.attacks.trees import Trees, Wide, deviation, dot, mean, plus, real, sent_by_all
+from pluribus.federated.attacks.trees import Trees, Wide, deviation, dot, mean, plus, sent_by_all
 from pluribus.federated.errors import SettingError
-from pluribus.federated.models import Tree
+from pluribus.federated.models import Tree, real
 
 Defence = Callable[[list[Tree]], Tree]
 """What the server's model moves by if the attackers send these updates, one for each of them."""

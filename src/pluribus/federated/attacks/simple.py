@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pluribus.federated.attacks.trees import Trees, mapped, mean, real, sent_by_all
-from pluribus.federated.models import Array, Tree
+from pluribus.federated.attacks.trees import Trees, mapped, mean, sent_by_all
+from pluribus.federated.models import Array, Tree, real
 
 
 def sign_flip(own: Trees, scale: float = 1.0) -> list[Tree]:

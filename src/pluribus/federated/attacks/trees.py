@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pluribus.federated.models import Array, Tree
+from pluribus.federated.models import Array, Tree, real
 
 Trees = Sequence[Tree]
 Wide = dict[str, NDArray[np.float64]]
-
-
-def real(value: Array) -> bool:
-    """Whether a tensor is one that attacks change."""
-    return value.dtype.kind == "f"
 
 
 def mapped(tree: Tree, change: Callable[[Array], Array]) -> Tree:

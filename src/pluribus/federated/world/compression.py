@@ -19,7 +19,7 @@ import numpy as np
 
 from pluribus.federated import options
 from pluribus.federated.errors import SettingError
-from pluribus.federated.models import Array, Tree
+from pluribus.federated.models import Array, Tree, real
 
 FORMS = "none, topk:0.01, topk:0.01:plain, qsgd:16, sign or sign:plain"
 KINDS = ("none", "topk", "qsgd", "sign")
@@ -222,11 +222,6 @@ def parse(text: str) -> Compressor:
 def size_of(tree: Mapping[str, Any]) -> int:
     """Bytes of all arrays of a tree, as they are."""
     return sum(size_of(value) if isinstance(value, Mapping) else np.asarray(value).nbytes for value in tree.values())
-
-
-def real(value: Array) -> bool:
-    """Whether a tensor holds real numbers, which can be compressed, and not counters or flags."""
-    return value.dtype.kind == "f"
 
 
 def finite(tree: Mapping[str, Array]) -> bool:

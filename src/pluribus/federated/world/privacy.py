@@ -14,8 +14,8 @@ import numpy as np
 
 from pluribus.federated import options
 from pluribus.federated.errors import SettingError
-from pluribus.federated.models import Tree
-from pluribus.federated.world.compression import finite, norm_of, real
+from pluribus.federated.models import Tree, real
+from pluribus.federated.world.compression import finite, norm_of
 
 FORMS = "none or dp:CLIP:NOISE, e.g. dp:1:0.5"
 
