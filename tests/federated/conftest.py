@@ -45,6 +45,15 @@ def settings_of(clouds: Path) -> Any:
     return make
 
 
+@pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower's runtime sets before it calls a ServerApp."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("task_id", "run_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, but for the one that tells the time."""
     return {

@@ -24,7 +24,6 @@ with warnings.catch_warnings():
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp import strategy as theirs
-    from flwr.supercore.task_identity import TaskIdentity
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
@@ -46,7 +45,6 @@ __all__ = [
     "example_modules",
     "failing",
     "honest",
-    "identify",
     "model",
     "one_round",
     "record",
@@ -57,12 +55,6 @@ __all__ = [
 ]
 
 TARGET = np.array([1.0, -2.0, 3.0], dtype=np.float32)
-
-
-def identify(monkeypatch):
-    """What Flower's runtime sets before it calls a ServerApp."""
-    for name in ("task_id", "run_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
 @contextlib.contextmanager

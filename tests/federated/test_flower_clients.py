@@ -15,7 +15,6 @@ from flower_federation import (
     RecordDict,
     context_of,
     honest,
-    identify,
     model,
     one_round,
     record,
@@ -41,9 +40,7 @@ HOW = LocalTraining(epochs=2, batch_size=8, lr=0.1)
 MODEL = MLP(4, 6, 3, dtype="float32")  # some rules need a hidden layer
 
 
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    identify(monkeypatch)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 def samples(node):

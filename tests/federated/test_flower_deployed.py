@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flower_federation import context_of, example_modules, identify, one_round
+from flower_federation import context_of, example_modules, one_round
 
 from pluribus.federated.flower import by_node, strategy
 from pluribus.federated.flower_checkpoint import load
@@ -104,13 +104,13 @@ def test_a_client_killed_in_mid_round_is_survived(story):
     assert f"'pluribus/weight/{story.ids[HONEST]}': 1.0" in story.logs[0].split("[ROUND 2/3]")[1]
 
 
-def test_the_server_goes_on_with_the_rules_state(story, example, monkeypatch):
+@pytest.mark.usefixtures("identity")
+def test_the_server_goes_on_with_the_rules_state(story, example):
     """The last round, done here again from the checkpoint before the kill: the same bits, which take the momentum."""
     assert "after round 2 of 3" in story.logs[1]
     assert story.after["rounds"] == 3
     assert sorted(story.after["nodes"].tolist()) == sorted(story.ids)
     assert np.abs(story.before["state/momentum/output.weight"]).max() > 0
-    identify(monkeypatch)
 
     def client(message):
         node = message.metadata.dst_node_id

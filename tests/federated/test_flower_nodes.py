@@ -8,7 +8,6 @@ from flower_federation import (
     Memory,
     failing,
     honest,
-    identify,
     model,
     one_round,
     record,
@@ -18,10 +17,7 @@ from flower_federation import (
 from pluribus.core.errors import RuleError
 from pluribus.federated.flower import PluribusStrategy, by_node, strategy
 
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    identify(monkeypatch)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from flower_federation import (
     changed,
     failing,
     honest,
-    identify,
     model,
     one_round,
     record,
@@ -33,10 +32,7 @@ from pluribus.federated import server
 from pluribus.federated.flower import LEFT_OUT, PluribusStrategy, by_node, mean_metrics, strategy
 from pluribus.federated.server import STATUS
 
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    identify(monkeypatch)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 # --- replies that cannot be used ------------------------------------------------------------------------------------

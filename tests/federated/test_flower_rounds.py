@@ -19,7 +19,6 @@ from flower_federation import (
     context_of,
     failing,
     honest,
-    identify,
     model,
     one_round,
     record,
@@ -34,10 +33,7 @@ from pluribus.federated import server
 from pluribus.federated.flower import LEFT_OUT, PluribusStrategy, by_node
 from pluribus.federated.server import STATUS
 
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    identify(monkeypatch)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------

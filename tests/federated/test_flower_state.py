@@ -9,7 +9,6 @@ from flower_federation import (
     Memory,
     MetricRecord,
     honest,
-    identify,
     model,
     one_round,
     record,
@@ -22,10 +21,7 @@ from pluribus.core.errors import ContributionError, FileError, RuleError
 from pluribus.federated.flower import PluribusStrategy, strategy
 from pluribus.federated.flower_checkpoint import load
 
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    identify(monkeypatch)
+pytestmark = pytest.mark.usefixtures("identity")
 
 
 # --- state ----------------------------------------------------------------------------------------------------------

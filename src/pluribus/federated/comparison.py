@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 
 from pluribus import report
 from pluribus.federated.config import SETTINGS
-from pluribus.federated.folder import GRID, SUMMARY, FolderError, look
+from pluribus.federated.folder import GRID, SUMMARY, FolderError, look, read_json
 from pluribus.federated.verdict import judge
 
 NUMBERS = (
@@ -60,7 +59,7 @@ def read(folder: Path) -> list[Told]:
     FolderError
         Nothing finished is there.
     """
-    grid = _json(folder / GRID)
+    grid = read_json(folder / GRID)
     if grid is not None and isinstance(grid.get("cells"), dict):
         return [_read(folder / name, f"{folder}/{name}") for name in grid["cells"]]
     return [_read(folder, str(folder))]
@@ -166,17 +165,9 @@ def _link(target: Path, beside: Path) -> str:
 
 
 def _read(folder: Path, name: str) -> Told:
-    summary = _json(folder / SUMMARY)
+    summary = read_json(folder / SUMMARY)
     if summary is None or not isinstance(summary.get("binding"), dict):
         unfinished = folder.is_dir() and look(folder).what == "unfinished"
         why = "an unfinished experiment; go on with --resume" if unfinished else "no finished experiment"
         raise FolderError(f"{folder} holds {why}; give folders that `pluribus federate --out` wrote to its end")
     return told(name, folder, summary)
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -6,7 +6,6 @@ the clock or on the number of processes goes into a result; what the clock says 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -177,13 +176,10 @@ def _finished(out: Path, found: folder.Found, binding: Mapping[str, Any]) -> Out
     """What stands already, if it is the same experiment and whole."""
     if found.what != "finished" or found.binding != binding:
         return None
-    results = json.loads((out / folder.SUMMARY).read_text(encoding="utf-8"))
-    if not all((out / name).exists() for name in results.get("files", ())):
+    results = folder.read_json(out / folder.SUMMARY) or {}
+    if not all((out / name).exists() for name in results.get("files", (folder.SUMMARY,))):
         return None
-    try:
-        timing = json.loads((out / "timing.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        timing = {}
+    timing = folder.read_json(out / "timing.json") or {}
     folder.close(out)
     note = f"{out} holds this experiment already, finished; --force runs it again."
     return Outcome(out, results, timing, (note,), made_now=False)

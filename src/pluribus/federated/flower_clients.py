@@ -18,6 +18,7 @@ from pluribus.federated.clients.base import ClientMethod, Job, Kept, Plain
 from pluribus.federated.data import Dataset
 from pluribus.federated.flower_offers import MEMORY, MESSAGE, ORDERS, TOLD, packed, unpacked
 from pluribus.federated.flower_records import record_of, tree_of
+from pluribus.federated.measuring import measure
 from pluribus.federated.models import Model, Tree
 from pluribus.federated.seeding import derived
 from pluribus.federated.server import parse
@@ -138,10 +139,8 @@ def _method(orders: Mapping[str, Any]) -> ClientMethod:
 
 def _measured(model: Model, params: Tree, samples: Dataset) -> dict[str, float]:
     """Accuracy and mean ``-log p(label)``."""
-    probabilities = np.asarray(model.probabilities(params, samples.x), dtype=np.float64)
-    of_label = probabilities[np.arange(len(samples)), samples.y]
-    accuracy = float(np.mean(probabilities.argmax(axis=1) == samples.y))
-    return {"accuracy": accuracy, "loss": float(-np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).mean())}
+    _, accuracy, loss = measure(model, params, samples)
+    return {"accuracy": accuracy, "loss": loss}
 
 
 # --- what a method keeps --------------------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ def look(folder: Path) -> Found:
     """What is there. A folder that does not exist holds nothing."""
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file; give the name of a folder for the results")
-    unfinished = _read(folder / CHECKPOINTS / BINDING)
+    unfinished = read_json(folder / CHECKPOINTS / BINDING)
     if unfinished is not None:
         return Found("unfinished", unfinished)
-    summary = _read(folder / SUMMARY)
+    summary = read_json(folder / SUMMARY)
     if summary is not None and isinstance(summary.get("binding"), dict):
         return Found("finished", summary["binding"])
     names = tuple(name for name in (*RESULTS, CELLS, GRID) if (folder / name).exists())
@@ -108,8 +108,8 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is none."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None where there is none that can be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

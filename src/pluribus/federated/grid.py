@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import io
 import itertools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -240,10 +239,7 @@ def _refuse(out: Path, wanted: Mapping[str, Any], resume: bool) -> None:
 
 def _cells(out: Path) -> dict[str, Any] | None:
     for name in (CELLS, GRID):
-        try:
-            found = json.loads((out / name).read_text(encoding="utf-8"))["cells"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        found = (folder.read_json(out / name) or {}).get("cells")
         if isinstance(found, dict):
             return found
     return None

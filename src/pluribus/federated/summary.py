@@ -216,8 +216,10 @@ def _numbers(done: Done, rule: str) -> dict[str, Any]:
         "attackers_weight": [share_of(h, setups[s].attackers) for s, h in histories.items()],
         "noisy_weight": [share_of(h, setups[s].noisy) for s, h in histories.items()],
     }
-    several |= {name: [fairness(h, setups[s].attackers)[name] for s, h in histories.items()] for name in FAIRNESS}
-    several |= {name: [costs(h, done.settings.target)[name] for h in histories.values()] for name in COSTS}
+    served = [fairness(h, setups[s].attackers) for s, h in histories.items()]
+    several |= {name: [one[name] for one in served] for name in FAIRNESS}
+    spent = [costs(h, done.settings.target) for h in histories.values()]
+    several |= {name: [one[name] for one in spent] for name in COSTS}
     if done.first.attack is not None and done.first.attack.kind == "backdoor":
         several["attack_success"] = [
             attack_success(setups[s], done.rules[rule], done.runs[rule, s].state) for s in histories

@@ -30,6 +30,7 @@ _TIMES = 100
 
 def render(report: RunReport) -> str:
     """The whole page of ``report`` as one HTML text: no link to anything outside, the same bytes for the same data."""
+    cosines = _cosines(report)
     return fill(
         "run.html",
         report=report,
@@ -38,7 +39,7 @@ def render(report: RunReport) -> str:
         summary=summary_table(report),
         curves=_curves(report),
         timed=_timed(report),
-        rules=[_rule(report, i, rule) for i, rule in enumerate(report.rules)],
+        rules=[_rule(report, i, rule, cosines) for i, rule in enumerate(report.rules)],
         counted=who_counted(report),
         labels=_labels(report),
         config=list(flat(report.config)),
@@ -139,7 +140,7 @@ def _round_names(report: RunReport) -> list[str]:
     return [str(i) for i in range(1, report.rounds + 1)]
 
 
-def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
+def _rule(report: RunReport, index: int, rule: RuleReport, cosines: ColourScale | None) -> dict[str, Any]:
     """One rule's section: weights client x round, what it saw in the last round, mean weights."""
     key = f"rule{index}"
     weights = relation = bars = None
@@ -158,7 +159,7 @@ def _rule(report: RunReport, index: int, rule: RuleReport) -> dict[str, Any]:
             key=f"{key}r",
             title=f"{rule.relation.kind.capitalize()}s of the last round under {rule.label}",
             marked=[i for i, name in enumerate(rule.relation.labels) if name in attackers],
-            scale=_cosines(report) if rule.relation.kind == "cosine" else None,
+            scale=cosines if rule.relation.kind == "cosine" else None,
         )
     if means is not None:
         bars = bar_chart(
@@ -227,10 +228,10 @@ def _weights(report: RunReport, rule: RuleReport, values: FloatArray, key: str, 
     return replace(wide, narrow=draw(f"{key}n", 430, 60).svg)
 
 
-def _cosines(report: RunReport) -> ColourScale:
+def _cosines(report: RunReport) -> ColourScale | None:
     """One scale for the cosines of all rules, so that a colour is the same number on the whole page."""
     seen = [r.relation.values for r in report.rules if r.relation is not None and r.relation.kind == "cosine"]
-    return diverging_scale(np.concatenate([off_diagonal(values) for values in seen]))
+    return diverging_scale(np.concatenate([off_diagonal(values) for values in seen])) if seen else None
 
 
 def _weights_shown(clients: int) -> Callable[[float], str]:
