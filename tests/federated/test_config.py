@@ -123,6 +123,7 @@ WRONG = [
     ({"label_noise": "21:0.5"}, "21 clients with wrong labels of 20"),
     ({"label_noise": "2:1.5"}, "no label noise"),
     ({"alpha": -1}, "alpha is -1"),
+    ({"clients": "+-5"}, r"clients is '\+-5'; expected a whole number"),
     ({"seed": -1}, "seed is -1"),
 ]
 

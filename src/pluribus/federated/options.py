@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,8 +20,7 @@ def whole(least: int, most: int = 2**63 - 1) -> Callable[[Any, str], int]:
 
     def read(value: Any, name: str) -> int:
         if isinstance(value, str):
-            digits = value.strip()
-            value = int(digits) if digits.lstrip("+-").isdecimal() and len(digits) < 19 else value
+            value = int(value) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value) else value
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise SettingError(f"{name} is {value!r}; expected {expected}")
         return value
