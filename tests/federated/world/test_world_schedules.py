@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from clocks import Fixed
 from federations import quadratics
 from server_rounds import same_bits
 
@@ -14,17 +15,6 @@ from pluribus.federated.server import FedAvg
 from pluribus.federated.simulation import advance, begin
 from pluribus.federated.world import schedule
 from pluribus.federated.world.base import World
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """Client i takes ``times[i]`` seconds for a job, and one second a job more for the ``tired``."""
-
-    times: tuple[float, ...]
-    tired: float = 0.0
-
-    def seconds(self, client, *, steps, up_bytes, down_bytes, job, seed):
-        return self.times[client] + self.tired * job
 
 
 @dataclass(frozen=True)
