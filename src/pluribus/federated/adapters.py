@@ -11,19 +11,23 @@ from numpy.typing import NDArray
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
 from pluribus.federated.models import Array, Batch, Model, Tree, cross_entropy, softmax
-from pluribus.federated.parts import Parts, parts_of
+from pluribus.federated.parts import Parts, parts_of, unit_rows
 from pluribus.federated.seeding import generator
 
 KEYS, SCALE, SHIFT = "adapters.keys", "adapters.scale", "adapters.shift"
 
 
 class Mixture(NamedTuple):
-    """Of n samples in M adapters: shares and cosines (n, M), features (n, d) and keys (M, d) of length one."""
+    """Of n samples in M adapters: shares and cosines (n, M), features (n, d) and keys (M, d) of length one.
+
+    ``lengths``, (M, 1), are those that the keys had.
+    """
 
     shares: Array
     cosines: Array
     features: Array
     keys: Array
+    lengths: Array
 
 
 @dataclass(frozen=True)
@@ -78,20 +82,18 @@ class InstanceAdapters:
 
     def mixture(self, params: Tree, h: Array) -> Mixture:
         """Which adapters the samples with features h, (n, d), take, and how much."""
-        unit, keys = _unit(h), _unit(params[KEYS])
+        unit, (keys, lengths) = unit_rows(h)[0], unit_rows(params[KEYS])
         cosines = unit @ keys.T
         scores = cosines / self.temperature
         if self.top < self.pool:
             # Of equal matches the first ones count.
             place = np.argsort(-scores, axis=1, kind="stable")[:, self.top :]
             np.put_along_axis(scores, place, -np.inf, axis=1)
-        return Mixture(softmax(scores), cosines, unit, keys)
+        return Mixture(softmax(scores), cosines, unit, keys, lengths)
 
     def adapted(self, params: Tree, h: Array) -> Array:
         """Features after the adapters, (n, d)."""
-        shares = self.mixture(params, h).shares
-        after: Array = (shares @ params[SCALE]) * h + shares @ params[SHIFT]
-        return after
+        return _adapted(params, h, self.mixture(params, h).shares)
 
     def logits(self, params: Tree, x: Array) -> Array:
         """Scores before the softmax, (n, C)."""
@@ -113,22 +115,20 @@ class InstanceAdapters:
         h = parts.features(params, batch.x)
         mixture = self.mixture(params, h)
         shares = mixture.shares
-        after = (shares @ params[SCALE]) * h + shares @ params[SHIFT]
+        after = _adapted(params, h, shares)
         loss, slope = cross_entropy(parts.head(params, after), batch)
         grads: dict[str, Any]
         grads, back = parts.pull_head(params, after, slope)
         scaled = back * h
         in_shares = scaled @ params[SCALE].T + back @ params[SHIFT].T
         in_cosines = shares * (in_shares - (shares * in_shares).sum(axis=1, keepdims=True)) / self.temperature
-        sizes = np.sqrt((params[KEYS] ** 2).sum(axis=1, keepdims=True))
         along = (in_cosines * mixture.cosines).sum(axis=0)[:, None] * mixture.keys
-        in_keys = (in_cosines.T @ mixture.features - along) / np.where(sizes > 0, sizes, 1.0)
+        in_keys = (in_cosines.T @ mixture.features - along) / np.where(mixture.lengths > 0, mixture.lengths, 1.0)
         dtype = params[KEYS].dtype
         made = {KEYS: in_keys, SCALE: shares.T @ scaled, SHIFT: shares.T @ back}
         return loss, {**grads, **{name: value.astype(dtype) for name, value in made.items()}}
 
 
-def _unit(rows: Array) -> Array:
-    sizes = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-    unit: Array = np.divide(rows, sizes, out=np.zeros_like(rows), where=sizes > 0)
-    return unit
+def _adapted(params: Tree, h: Array, shares: Array) -> Array:
+    after: Array = (shares @ params[SCALE]) * h + shares @ params[SHIFT]
+    return after

@@ -229,6 +229,12 @@ def head_names(params: Tree, rule: str) -> tuple[str, str | None]:
     return weight, bias if fits else None
 
 
+def unit_rows(rows: Array) -> tuple[Array, Array]:
+    """Rows divided by their Euclidean lengths, (n, d), rows of zeros as they are; and the lengths, (n, 1)."""
+    sizes = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    return np.divide(rows, sizes, out=np.zeros_like(rows), where=sizes > 0), sizes
+
+
 def class_means(h: Array, y: Array, classes: int) -> tuple[Array, Array]:
     """Mean features of each class, (C, d), zeros for a class without samples, and its samples, (C,); in float64."""
     counts = np.bincount(y, minlength=classes).astype(np.float64)

@@ -130,22 +130,22 @@ class CoBoosting:
         given = np.ones(k) if weights is None else weights
         w = core_weights.normalise(core_weights.check(given, k, [f"client {i}" for i in range(k)]))
         student = {name: np.array(value) for name, value in start.items()}
-        pool: list[tuple[Array, Array]] = []
+        pool: list[tuple[Array, Array, Array | None]] = []  # samples, classes, and the clients' scores where needed
         history = [w]
         for epoch in range(self.epochs):
             teacher = _Teacher(model, clients, w)
             made = Generator(self.noise, self.hidden, classes, int(np.prod(shape)))
             x, y = self._samples(teacher, student, made, derived(seed, "coboosting", epoch))
-            pool.append((x.reshape(-1, *shape), y))
-            rate = self.mu * self.decay**epoch
-            for x, y in pool:
-                w = signed_step(w, scores_of(model, clients, x), y, rate) if rate else w
+            x = x.reshape(-1, *shape)
+            pool.append((x, y, scores_of(model, clients, x) if self.mu else None))
+            for _, y, scores in pool:
+                w = w if scores is None else signed_step(w, scores, y, self.mu * self.decay**epoch)
             teacher = _Teacher(model, clients, w)
-            for number, (x, _) in enumerate(pool):
+            for number, (x, *_) in enumerate(pool):
                 rng = generator(seed, "coboosting.batch", epoch, number)
                 student = self._distil(teacher, student, self._harder(teacher, x, rng))
             history.append(w)
-        return Boosted(w, student, np.array(history), np.concatenate([x for x, _ in pool]))
+        return Boosted(w, student, np.array(history), np.concatenate([x for x, *_ in pool]))
 
     def _samples(self, teacher: _Teacher, student: Tree, made: Generator, seed: int) -> tuple[Array, Array]:
         """The generator's best samples, (count, size), and their classes."""

@@ -10,7 +10,7 @@ from pluribus.federated.distillation import class_shares
 from pluribus.federated.models import MLP, Softmax
 from pluribus.federated.server import FedAvg, FedFTG
 from pluribus.federated.server.base import Round
-from pluribus.federated.server.distillation.fedftg import divergence, taught
+from pluribus.federated.server.distillation.fedftg import divergence, probabilities, taught
 from pluribus.federated.topology import devices
 
 
@@ -32,7 +32,9 @@ def test_the_teacher_and_the_generators_slope():
             for i in range(6)
         ]
     )
-    np.testing.assert_allclose(taught(model, clients, x, y, shares), held, rtol=1e-12)
+    np.testing.assert_allclose(
+        taught([probabilities(model, client, x) for client in clients], y, shares), held, rtol=1e-12
+    )
     rule = FedFTG(hard=0.6)
 
     def loss(at):

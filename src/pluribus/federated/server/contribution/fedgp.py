@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -79,7 +79,7 @@ class _Targeted(Server):
     def _rule(self, round: Round, here: int) -> rules.FedDA | rules.FedGP:
         if self.beta != AUTO:
             return self.rule(beta=self.beta)
-        message = self.sent(replace(round.take([here])), "variance").updates[0]
+        message = self.sent(round.take([here]), "variance").updates[0]
         return self.rule(beta=AUTO, variance=float(message["update"]))
 
 

@@ -171,7 +171,7 @@ class FedFTG(FedAvg):
             slope = (slope + self.spread * diversity(z, x)[1]) * (self.high - self.low) * raw * (1 - raw)
             params, memory = memory.step(params, made.pull(params, z, y, slope), self.generator_lr)
             x = self.low + (self.high - self.low) / (1 + np.exp(-made.make(params, z, y).reshape(-1, *shape)))
-            teacher = taught(model, clients, x, y, shares)
+            teacher = taught([probabilities(model, client, x) for client in clients], y, shares)
             pupil = probabilities(model, student, x)
             before = divergence(teacher, pupil)
             for _ in range(self.inner):
@@ -195,13 +195,14 @@ class FedFTG(FedAvg):
         """Slope of ``mean sum_k a_k^y CE(f_k(x), y) - hard KL(teacher || student)`` in x; the teacher is held."""
         n, rows = len(y), np.arange(len(y))
         total = np.zeros_like(x)
-        for client, share in zip(clients, shares, strict=True):
-            slope = probabilities(model, client, x)
+        sure = [probabilities(model, client, x) for client in clients]
+        for client, share, found in zip(clients, shares, sure, strict=True):
+            slope = found.copy()
             slope[rows, y] -= 1
             total += pull(model, client, x, share[y][:, None] * slope / n).samples
         if self.hard:
             pupil = probabilities(model, student, x)
-            teacher = taught(model, clients, x, y, shares)
+            teacher = taught(sure, y, shares)
             total -= self.hard * pull(model, student, x, (pupil - teacher) / n).samples
         return total
 
@@ -211,11 +212,9 @@ def probabilities(model: Model, params: Tree, x: Array) -> Array:
     return softmax(np.asarray(logits(model, params, x), dtype=np.float64))
 
 
-def taught(model: Model, clients: Sequence[Tree], x: Array, y: Array, shares: Array) -> Array:
-    """``sum_k a_k^y softmax(f_k(x))``, (n, C); ``shares`` (k, C) of columns of sum one."""
-    return np.asarray(
-        sum(share[y][:, None] * probabilities(model, client, x) for client, share in zip(clients, shares, strict=True))
-    )
+def taught(sure: Sequence[Array], y: Array, shares: Array) -> Array:
+    """``sum_k a_k^y p_k(x)``, (n, C), of k clients' probabilities; ``shares`` (k, C) of columns of sum one."""
+    return np.asarray(sum(share[y][:, None] * found for found, share in zip(sure, shares, strict=True)))
 
 
 def divergence(teacher: Array, pupil: Array) -> float:

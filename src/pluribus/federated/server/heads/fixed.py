@@ -6,7 +6,7 @@ import numpy as np
 
 from pluribus.core.errors import RuleError
 from pluribus.federated.models import Array, Batch, Tree, cross_entropy
-from pluribus.federated.parts import Parts, head_names
+from pluribus.federated.parts import Parts, head_names, unit_rows
 from pluribus.federated.server.rule import Server
 
 
@@ -35,8 +35,7 @@ def through_head(
     ``on_sphere`` takes ``h / |h|`` for h in the scores. The head's own tensors get zeros: they stay as they are.
     """
     h = parts.features(own, batch.x)
-    sizes = np.sqrt((h * h).sum(axis=1, keepdims=True)) if on_sphere else np.ones((len(h), 1), dtype=h.dtype)
-    unit = np.divide(h, sizes, out=np.zeros_like(h), where=sizes > 0)
+    unit, sizes = unit_rows(h) if on_sphere else (h, np.ones(1))
     loss, slope = cross_entropy(unit @ weight.T, batch)
     slope = slope @ weight
     if on_sphere:

@@ -7,6 +7,7 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.federated.data import Dataset
 from pluribus.federated.models import Array, Model, Tree
+from pluribus.federated.parts import unit_rows
 from pluribus.federated.seeding import generator
 from pluribus.federated.server.control.pullback import logits
 
@@ -41,9 +42,7 @@ def cosines(embeddings: list[Array]) -> Array:
     """
     if len({value.shape for value in embeddings}) > 1:
         raise RuleError(f"embeddings of shapes {sorted({e.shape for e in embeddings})} cannot be compared")
-    rows = np.stack(embeddings)
-    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-    unit = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    unit, _ = unit_rows(np.stack(embeddings))
     found = np.clip(np.einsum("id,jd->ij", unit, unit, optimize=False), -1.0, 1.0)
     np.fill_diagonal(found, 1.0)
     return np.asarray(found)
