@@ -8,18 +8,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pluribus.core.errors import listing, require
 from pluribus.federated.errors import DataError, SettingError
-from pluribus.federated.models import Array, Batch, Tree, shares, softmax
+from pluribus.federated.models import Array, Batch, Scoring, Tree, shares
 from pluribus.federated.seeding import derived
 
 Pytree = Any
 
 
 @dataclass(frozen=True, eq=False)
-class JaxModel:
+class JaxModel(Scoring):
     """``apply(params, x)``: a pytree of parameters and samples ``(n, ...)`` to scores ``(n, n_classes)``.
 
     The tree holds the pytree's leaves under the path to each, joined by dots (``layers.0.w``). Leaves of floats are
@@ -93,15 +92,6 @@ class JaxModel:
         n = len(x)
         x, _ = self._filled(x)
         return np.array(self._scores(*self._parted(params), x))[:n]
-
-    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
-        """The class of the highest score, shape ``(n,)``; the lowest of equals."""
-        classes: NDArray[np.int64] = np.argmax(self.logits(params, x), axis=1)
-        return classes
-
-    def probabilities(self, params: Tree, x: Array) -> Array:
-        """Softmax of the scores, shape ``(n, n_classes)``."""
-        return softmax(self.logits(params, x))
 
     @cached_property
     def _shape(self) -> Pytree:

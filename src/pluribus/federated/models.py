@@ -82,8 +82,25 @@ class LocallyTrained(Protocol):
         ...
 
 
+class Scoring:
+    """Classes and probabilities of a model that scores classes."""
+
+    def logits(self, params: Tree, x: Array) -> Array:
+        """Scores before the softmax, shape ``(n, n_classes)``."""
+        raise NotImplementedError
+
+    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
+        """The most probable class of each sample, shape ``(n,)``; the lowest of equals."""
+        classes: NDArray[np.int64] = np.argmax(self.logits(params, x), axis=1)
+        return classes
+
+    def probabilities(self, params: Tree, x: Array) -> Array:
+        """Softmax of the scores, shape ``(n, n_classes)``; rows sum to one."""
+        return softmax(self.logits(params, x))
+
+
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Scoring):
     """Multinomial logistic regression: ``p(y | x) = softmax(W x + b)``, loss ``-log p(y | x)``.
 
     The tree holds ``output.weight`` ``(n_classes, n_features)`` and ``output.bias`` ``(n_classes,)``. ``l2``
@@ -123,17 +140,9 @@ class Softmax:
             scores: Array = features(x, self.n_features, self.dtype) @ params["output.weight"].T
             return scores + params["output.bias"]
 
-    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
-        """The most probable class of each sample, shape ``(n,)``; the lowest of equals."""
-        return _largest(self.logits(params, x))
-
-    def probabilities(self, params: Tree, x: Array) -> Array:
-        """Class probabilities, shape ``(n, n_classes)``."""
-        return softmax(self.logits(params, x))
-
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Scoring):
     """A network of one hidden layer: ``softmax(V act(U x + a) + b)``, ``act`` is relu or tanh.
 
     The tree holds ``hidden.weight`` ``(hidden, n_features)``, ``hidden.bias``, ``output.weight``
@@ -192,14 +201,6 @@ class MLP:
             scores: Array = hidden @ params["output.weight"].T
             return scores + params["output.bias"]
 
-    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
-        """The most probable class of each sample, shape ``(n,)``; the lowest of equals."""
-        return _largest(self.logits(params, x))
-
-    def probabilities(self, params: Tree, x: Array) -> Array:
-        """Class probabilities, shape ``(n, n_classes)``."""
-        return softmax(self.logits(params, x))
-
     def _hidden(self, params: Tree, x: Array) -> Array:
         hidden: Array = x @ params["hidden.weight"].T
         hidden += params["hidden.bias"]
@@ -219,11 +220,6 @@ def softmax(logits: Array) -> Array:
         powers: Array = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
         powers /= np.add.reduce(powers, axis=-1, keepdims=True)
         return powers
-
-
-def _largest(logits: Array) -> NDArray[np.int64]:
-    classes: NDArray[np.int64] = np.argmax(logits, axis=1)
-    return classes
 
 
 def cross_entropy(logits: Array, batch: Batch) -> tuple[float, Array]:

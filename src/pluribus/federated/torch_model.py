@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pluribus.core.errors import require
 from pluribus.federated.data import Dataset
 from pluribus.federated.errors import SettingError
-from pluribus.federated.models import Array, Batch, Tree, softmax
+from pluribus.federated.models import Array, Batch, Scoring, Tree
 from pluribus.federated.seeding import derived
 from pluribus.federated.training import UNCHANGED, Hooks, LocalResult, LocalTraining
 
@@ -23,7 +22,7 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, eq=False)
-class TorchModel:
+class TorchModel(Scoring):
     """``module``: samples ``(n, ...)`` to scores ``(n, n_classes)``; ``loss(scores, labels)`` a number.
 
     The tree holds the module's parameters and persistent buffers under torch's names and in torch's dtypes;
@@ -157,15 +156,6 @@ class TorchModel:
         with self._mode(training=False), torch.no_grad():
             scores = torch.func.functional_call(self.module, state, (self.samples(x),))
         return np.array(scores.cpu().numpy())
-
-    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
-        """The class of the highest score, shape ``(n,)``; the lowest of equals."""
-        classes: NDArray[np.int64] = np.argmax(self.logits(params, x), axis=1)
-        return classes
-
-    def probabilities(self, params: Tree, x: Array) -> Array:
-        """Softmax of the scores, shape ``(n, n_classes)``."""
-        return softmax(self.logits(params, x))
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
         return iter(self.module.named_parameters())
