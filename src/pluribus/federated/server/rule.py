@@ -35,6 +35,11 @@ STATUS = ("stepped", "nobody came", "too few for the rule", "the step would not 
 """What ``state["status"]`` counts; in all but the first the model stayed as it was."""
 
 
+def is_buffer(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a float tensor of this name is measured and not trained; see `Server.buffers`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 class Step(NamedTuple):
     """What a rule makes of a round: the new model, what each participant counted for, and the rest of its state."""
 
@@ -176,7 +181,7 @@ class Server(ABC):
         RuleError
             Some participant sent no such thing: its clients do not use the rule's `client`.
         """
-        trees = [(message or {}).get(name) for message in round.messages or [{}] * len(round.clients)]
+        trees = [message.get(name) for _, message in round.heard()]
         missing = [label(client) for client, tree in zip(round.clients, trees, strict=True) if tree is None]
         if missing:
             raise RuleError(
@@ -218,7 +223,7 @@ class Server(ABC):
             ) from error
 
     def _is_buffer(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.buffers)
+        return is_buffer(name, self.buffers)
 
     def moved(self, params: Tree, change: Mapping[str, Array], scale: float = 1.0) -> Tree:
         """``params + scale * change``, in float64 and rounded once; buffers and counters move by ``change``.
@@ -293,12 +298,7 @@ def fraction(rule: Any, name: str) -> None:
 def told(key: str, rule: Any, leave_out: Sequence[str] = ()) -> str:
     """``key:name=value:...`` with the fields of a rule that differ from their defaults."""
     shown = (f for f in fields(rule) if f.name not in leave_out and getattr(rule, f.name) != default_of(f))
-    return ":".join([key, *(f"{f.name}={_written(getattr(rule, f.name))}" for f in shown)])
-
-
-def _written(value: Any) -> str:
-    """A parameter as a text that is read back: in the text of a rule ``+`` parts rules, so 1e+22 is 1e22."""
-    return str(value).replace("e+", "e") if isinstance(value, (float, np.floating)) else str(value)
+    return ":".join([key, *(f"{f.name}={getattr(rule, f.name)}" for f in shown)])
 
 
 # --- the registry ---------------------------------------------------------------------------------------------------
