@@ -92,6 +92,11 @@ class Round:
     time: float = 0.0
     validate: Validate | None = None
 
+    def heard(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """Each participant and what it sent besides its update: an empty mapping where that is nothing."""
+        messages = self.messages or [{}] * len(self.clients)
+        return [(client, message or {}) for client, message in zip(self.clients, messages, strict=True)]
+
     def take(self, positions: Sequence[int]) -> Round:
         """The round of the participants at these positions only, in this order."""
         chosen = list(positions)

@@ -96,6 +96,16 @@ def test_the_variance_from_halves():
     assert half_variance(single, 1) > 0
 
 
+def test_what_the_rule_takes_for_a_buffer_is_no_part_of_the_variance():
+    setup = federation(clients=1, rounds=1, model="softmax")
+    job = Job(setup.model, setup.model.init(0), {}, setup.clients[0], setup.training, {}, 0, 0, 0)
+    whole, weight, bias = (
+        float(SelfFL(buffers=out).client.train(job).message["variance"]["update"])
+        for out in ((), ("output.weight",), ("*.bias",))
+    )
+    assert 0 < weight < bias < whole == pytest.approx(weight + bias, rel=1e-12)
+
+
 def test_it_shares_where_clients_are_alike_and_less_where_they_differ():
     """On digits it is nearer to local training where groups differ; FedAvg is better where nobody does, by little."""
     for seed in range(3):

@@ -71,7 +71,7 @@ class AFL(Server):
         """Add the sums of those who are new, and solve."""
         counted = state["counted"].copy()
         found = [Sums(state["gram"], state["cross"])]
-        for client, message in zip(round.clients, round.messages or [{}] * len(round.clients), strict=True):
+        for client, message in round.heard():
             if counted[client]:
                 continue
             if "gram" not in message or "cross" not in message:

@@ -55,7 +55,7 @@ class OwnBodies(Server):
         weight, _ = head_names(state["params"], self.name)
         shape = state["params"][weight].shape
         means, classes, sizes = [], [], []
-        for client, message in zip(round.clients, round.messages or [{}] * len(round.clients), strict=True):
+        for client, message in round.heard():
             sent, counts = message.get("means"), message.get("counts")
             if sent is None or counts is None or np.shape(sent) != shape or np.shape(counts) != shape[:1]:
                 got = "nothing" if sent is None else f"means of shape {np.shape(sent)}"

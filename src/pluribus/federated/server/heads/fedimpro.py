@@ -78,7 +78,7 @@ class FedImpro(FedAvg):
         """FedAvg, and new moments of the classes that the participants have."""
         step = super().advance(state, round)
         told = []
-        for client, message in zip(round.clients, round.messages or [{}] * len(round.clients), strict=True):
+        for client, message in round.heard():
             sent = [np.asarray(message.get(name, 0.0), dtype=np.float64) for name in ("means", "variances", "counts")]
             if [value.shape for value in sent] != [state["means"].shape] * 2 + [state["counts"].shape]:
                 raise RuleError(

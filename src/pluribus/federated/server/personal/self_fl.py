@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pluribus.federated.seeding import generator
 from pluribus.federated.server.admission import label
 from pluribus.federated.server.base import Offer, Round, State, Tree
 from pluribus.federated.server.per_client import Personal, shared
-from pluribus.federated.server.rule import BUFFERS, Step, local_models, one_of, register
+from pluribus.federated.server.rule import BUFFERS, Step, is_buffer, local_models, one_of, register
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
@@ -78,7 +78,7 @@ class SelfFL(Personal):
     @property
     def client(self) -> UncertainClient:
         """Training, and the variance of the update."""
-        return UncertainClient()
+        return UncertainClient(self.buffers)
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """As `Personal`; ``between``: s2; ``own`` s2 / (s2 + v_i) and ``planned`` steps, (N,), NaN where unknown."""
@@ -133,10 +133,12 @@ class SelfFL(Personal):
 class UncertainClient:
     """The client's half of `SelfFL`."""
 
+    buffers: tuple[str, ...] = BUFFERS
+
     def train(self, job: Job) -> Report:
         """Plain training, and the variance of the update."""
         report = job.train()
-        found: Array = np.array(half_variance(job, report.steps))
+        found: Array = np.array(half_variance(job, report.steps, self.buffers))
         return report._replace(message={"variance": {"update": found}})
 
 
@@ -152,7 +154,7 @@ def posterior(variances: Array, between: float) -> tuple[Array, Array]:
     return precisions / precisions.sum(), own
 
 
-def half_variance(job: Job, steps: int) -> float:
+def half_variance(job: Job, steps: int, buffers: Sequence[str] = BUFFERS) -> float:
     """Estimate of ``E |delta - E delta|^2`` of a client's update of so many steps, over all trained coordinates.
 
     The variance is over the client's samples, were they drawn anew. The client trains once on each half of its samples,
@@ -168,7 +170,7 @@ def half_variance(job: Job, steps: int) -> float:
     first, second = ends if count > 1 else (ends[0], dict(job.params))
     total = 0.0
     for name, value in first.items():
-        if value.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in BUFFERS):
+        if value.dtype.kind == "f" and not is_buffer(name, buffers):
             gap = value.astype(np.float64) - second[name]
             total += float(np.vdot(gap, gap))
     return total / 4 if count > 1 else total
