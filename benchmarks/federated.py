@@ -45,14 +45,20 @@ class Cost:
     start: float  # wall seconds until the second round has ended
 
 
-def write(folder: Path) -> None:
-    """The federation as arrays: what every contender reads."""
+def federation() -> Any:
+    """The clients and the network."""
     from pluribus.federated import build, data, resolve
     from pluribus.federated.config import Layer
-    from pluribus.federated.seeding import derived
 
     layer = Layer({"clients": CLIENTS, "proxy": 0, "attack": "none", "model": f"mlp:{HIDDEN}", "rules": "fedavg"})
-    setup = build(resolve(layer)[0], data.digits(), SEED)
+    return build(resolve(layer)[0], data.digits(), SEED)
+
+
+def write(folder: Path) -> None:
+    """The federation as arrays: what every contender reads."""
+    from pluribus.federated.seeding import derived
+
+    setup = federation()
     start = setup.model.init(derived(SEED, "simulation.init"))
     ends = np.cumsum([len(client) for client in setup.clients])
     np.savez(
@@ -66,17 +72,14 @@ def write(folder: Path) -> None:
     )
 
 
-def ours(folder: Path, rounds: int, engine: str) -> None:
-    """Ours, on what was written; called in a process of its own."""
+def ours(rounds: int, engine: str) -> None:
+    """Ours, on the same; called in a process of its own."""
     from dataclasses import replace
 
-    from pluribus.federated import build, data, resolve, server, simulate
+    from pluribus.federated import server, simulate
     from pluribus.federated.clients.engine import crew
-    from pluribus.federated.config import Layer
 
-    del folder  # the settings and the seed make the same
-    layer = Layer({"clients": CLIENTS, "proxy": 0, "attack": "none", "model": f"mlp:{HIDDEN}", "rules": "fedavg"})
-    setup = build(resolve(layer)[0], data.digits(), SEED)
+    setup = federation()
     with crew(None if engine == "here" else engine) as hired:
         simulate(
             setup if engine == "here" else replace(setup, engine=hired),
@@ -156,7 +159,7 @@ def main() -> None:
         write(folder)
         runs: list[tuple[str, str, str, int]] = []
         for engine in told.engines.split(","):
-            call = f"from benchmarks.federated import *; ours(Path({name!r}), {told.rounds}, {engine!r})"
+            call = f"from benchmarks.federated import ours; ours({told.rounds}, {engine!r})"
             runs.append((f"pluribus {engine}", sys.executable, call, told.rounds))
         if told.flower:
             call = f"from benchmarks import federated_flower as f; f.run({name!r}, {told.flower_rounds})"

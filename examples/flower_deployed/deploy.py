@@ -23,7 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,11 @@ class Deployment:
         command += ["--simulation"] if simulation else []
         self._start("superlink", [*command, "--disable-runtime-dependency-installation"])
         trusted = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
-        with self._patience("the SuperLink to answer", "superlink") as waiting:
-            while waiting():
-                with contextlib.suppress(urllib.error.URLError, OSError):
-                    urllib.request.urlopen(f"https://{HOST}:{self.port}/health", timeout=2, context=trusted).close()
-                    return
+        waiting = self._patience("the SuperLink to answer", "superlink")
+        while waiting():
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"https://{HOST}:{self.port}/health", timeout=2, context=trusted).close()
+                return
 
     def register(self, *nodes: int) -> None:
         """Tell the SuperLink the public keys of SuperNodes: no other one is let in."""
@@ -140,9 +140,9 @@ class Deployment:
 
     def wait(self) -> str:
         """Wait for the end of the last run; how it ended: ``finished:completed`` if all went well."""
-        with self._patience("the run to end", "superlink") as waiting:
-            while waiting() and self.processes["run"].poll() is None:
-                pass
+        waiting = self._patience("the run to end", "superlink")
+        while waiting() and self.processes["run"].poll() is None:
+            pass
         del self.processes["run"]
         return str(self._flwr("list", "loopback", "--limit", "1", "--format", "json")["runs"][0]["status"])
 
@@ -179,19 +179,19 @@ class Deployment:
         start = found.stdout.find("{")
         return json.loads(found.stdout[start:]) if "json" in arguments else None
 
-    @contextlib.contextmanager
-    def _patience(self, what: str, name: str) -> Iterator[Any]:
+    def _patience(self, what: str, name: str) -> Callable[[], bool]:
+        """Sleeps a little at each call, and raises when the time is over or the process has ended."""
         end = time.monotonic() + self.seconds
 
-        def waiting(pause: float = 0.1) -> bool:
-            time.sleep(pause)
+        def waiting() -> bool:
+            time.sleep(0.1)
             code = self.processes[name].poll()
             if code is not None or time.monotonic() > end:
                 why = f"{name} ended with {code}" if code is not None else f"{self.seconds:g} seconds are over"
                 raise RuntimeError(f"waiting for {what}: {why}; its log ends\n{self.log(name)[-2000:]}")
             return True
 
-        yield waiting
+        return waiting
 
 
 def _free_ports(count: int) -> list[int]:

@@ -56,7 +56,7 @@ def load(path: Path, belongs_to: str) -> dict[str, Array]:
     try:
         with told(path, "be read"), safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {})[_KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no iterable
         format_, owner, digest = facts["format"], facts["belongs_to"], facts["digest"]
     except FileError:
         raise
