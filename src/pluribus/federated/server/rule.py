@@ -295,6 +295,14 @@ def fraction(rule: Any, name: str) -> None:
         raise RuleError(f"{type(rule).__name__}: {name} must be below 1, not {value!r}")
 
 
+def portion(rule: Any, name: str) -> None:
+    """Raise `RuleError` unless an option of a rule is a number in (0, 1]."""
+    value = getattr(rule, name)
+    positive(type(rule).__name__, name, value)
+    if value > 1:
+        raise RuleError(f"{type(rule).__name__}: {name} must be at most 1, not {value!r}")
+
+
 def told(key: str, rule: Any, leave_out: Sequence[str] = ()) -> str:
     """``key:name=value:...`` with the fields of a rule that differ from their defaults."""
     shown = (f for f in fields(rule) if f.name not in leave_out and getattr(rule, f.name) != default_of(f))

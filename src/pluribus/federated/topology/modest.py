@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pluribus.core.errors import RuleError
-from pluribus.core.rule import positive, whole_number
+from pluribus.core.rule import whole_number
 from pluribus.federated.models import Array, Tree
 from pluribus.federated.seeding import generator
-from pluribus.federated.server.rule import one_of
+from pluribus.federated.server.rule import one_of, portion
 from pluribus.federated.topology import devices
 from pluribus.federated.topology.graphs import mix
 
@@ -76,9 +75,7 @@ class MoDeST:
     def __post_init__(self) -> None:
         for name in ("sample", "aggregators", "patience"):
             whole_number("MoDeST", name, getattr(self, name), 1)
-        positive("MoDeST", "fraction", self.fraction)
-        if self.fraction > 1:
-            raise RuleError(f"MoDeST: fraction must be at most 1, not {self.fraction!r}")
+        portion(self, "fraction")
         one_of(self, "weighting", devices.WEIGHTINGS)
 
     def active(self, view: Array, number: int) -> list[int]:

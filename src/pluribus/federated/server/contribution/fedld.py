@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import ClientMethod, Job, Plain, Report
 from pluribus.federated.models import Array, Batch, softmax
 from pluribus.federated.server.base import Round, State, Tree
 from pluribus.federated.server.contribution.shared import rest_of
 from pluribus.federated.server.control.pullback import logits, pull
-from pluribus.federated.server.rule import Server, Step, contributions, one_of, register, size_shares
+from pluribus.federated.server.rule import Server, Step, contributions, one_of, portion, register, size_shares
 from pluribus.federated.training import Evaluate, Hooks
 from pluribus.rules import PrincipalDirections
 
@@ -67,9 +66,7 @@ class FedLD(Server):
         positive("FedLD", "server_lr", self.server_lr)
         one_of(self, "weighting", ("uniform", "size"))
         one_of(self, "signs", ("majority", "own"))
-        positive("FedLD", "keep", self.keep)
-        if self.keep > 1:
-            raise RuleError(f"FedLD: keep must be at most 1, a share of the directions, not {self.keep!r}")
+        portion(self, "keep")
 
     @property
     def client(self) -> ClientMethod:

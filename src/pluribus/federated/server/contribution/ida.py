@@ -11,7 +11,7 @@ from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.server.base import Array, Round, State, Tree
 from pluribus.federated.server.contribution.shared import rest_of
-from pluribus.federated.server.rule import Server, Step, local_models, mean, one_of, register, size_shares
+from pluribus.federated.server.rule import Server, Step, local_models, mean, one_of, portion, register, size_shares
 
 
 @register
@@ -60,10 +60,9 @@ class IDA(Server):
         super().__post_init__()
         one_of(self, "times", ("none", "size", "accuracy", "both"))
         one_of(self, "norm", ("l1", "l2"))
-        for name in ("least_accuracy", "least_share", "server_lr"):
+        for name in ("least_share", "server_lr"):
             positive("IDA", name, getattr(self, name))
-        if self.least_accuracy > 1:
-            raise RuleError(f"IDA: least_accuracy must be at most 1, not {self.least_accuracy!r}")
+        portion(self, "least_accuracy")
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]

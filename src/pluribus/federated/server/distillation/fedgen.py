@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.distillation.generator import Generator, diversity
@@ -16,7 +15,7 @@ from pluribus.federated.seeding import generator
 from pluribus.federated.server.base import Offer, Round, State, Tree
 from pluribus.federated.server.distillation.shared import fresh, kept, resumed, told_classes
 from pluribus.federated.server.fedavg import FedAvg
-from pluribus.federated.server.rule import Step, local_models, register
+from pluribus.federated.server.rule import Step, local_models, portion, register
 from pluribus.federated.training import Evaluate, Hooks
 
 
@@ -79,10 +78,8 @@ class FedGen(FedAvg):
         super().__post_init__()
         for name in ("weight", "spread"):
             positive("FedGen", name, getattr(self, name), zero=True)
-        for name in ("decay", "lr"):
-            positive("FedGen", name, getattr(self, name))
-        if self.decay > 1:
-            raise RuleError(f"FedGen: decay must be at most 1, not {self.decay!r}")
+        positive("FedGen", "lr", self.lr)
+        portion(self, "decay")
         whole_number("FedGen", "steps", self.steps, 0)
         for name in ("batch", "noise", "hidden"):
             whole_number("FedGen", name, getattr(self, name), 1)

@@ -16,7 +16,7 @@ from pluribus.federated.seeding import generator
 from pluribus.federated.server.admission import label
 from pluribus.federated.server.base import Offer, Round, State, Tree
 from pluribus.federated.server.per_client import Personal, shared
-from pluribus.federated.server.rule import BUFFERS, Step, is_buffer, local_models, one_of, register
+from pluribus.federated.server.rule import BUFFERS, Step, is_buffer, local_models, one_of, portion, register
 from pluribus.federated.training import LocalTraining
 from pluribus.rules import Mean
 
@@ -71,9 +71,7 @@ class SelfFL(Personal):
         else:
             positive("SelfFL", "between", self.between, zero=True, infinite=True)
         one_of(self, "start", ("global", "own"))
-        positive("SelfFL", "least_steps", self.least_steps)
-        if self.least_steps > 1:
-            raise RuleError(f"SelfFL: least_steps must be at most 1, a share, not {self.least_steps!r}")
+        portion(self, "least_steps")
 
     @property
     def client(self) -> UncertainClient:
