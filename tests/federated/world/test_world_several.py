@@ -194,6 +194,22 @@ def test_an_update_with_nan_is_left_out():
     assert task.params["w"].any()
 
 
+class FirstLost:
+    """Each client's first job never answers."""
+
+    def lost(self, client, job, seed):
+        return job == 0
+
+
+def test_a_lost_job_makes_room_and_no_step():
+    setup = dataclasses.replace(quadratics(clients=1, steps=1)[0], world=World(losses=FirstLost()))
+    (task,) = FedAST(jobs=1, per_step=1, period=0).run([setup], 5, seconds=3)
+    assert task.times == [2, 3]
+    start = {"w": np.zeros(2)}
+    first = local(setup, start, 0, 1, 5)
+    np.testing.assert_allclose(task.params["w"], local(setup, first, 0, 2, 5)["w"], rtol=1e-12)
+
+
 def test_dispersion():
     updates = [{"a": np.array([3.0, 0.0])}, {"a": np.array([1.0, 2.0])}]
     assert dispersion(updates) == pytest.approx(np.sqrt(2 / 5))

@@ -72,9 +72,12 @@ def test_a_fresh_cohort_is_fedavg_and_an_update_of_zero_does_nothing():
         rule.step(rule.init(w, 3), plain(deltas))["params"]["w"],
         other.step(other.init(w, 3), plain(deltas))["params"]["w"],
     )
-    after = rule.step(rule.init({"w": np.ones(2)}, 1), told([[0.0, 0.0]], [[5.0, 5.0]], [2]))
-    assert after["status"] == 0
-    assert after["params"]["w"].tolist() == [1, 1]
+    for kappa, epochs in ((0, 0), (0.5, 1)):  # infinitely stale: as few epochs as there can be
+        rule = AsyncFedED(kappa=kappa)
+        after = rule.step(rule.init({"w": np.ones(2)}, 1), told([[0.0, 0.0]], [[5.0, 5.0]], [2], [4]))
+        assert after["status"] == 0
+        assert after["params"]["w"].tolist() == [1, 1]
+        assert after["epochs"].tolist() == [epochs]
 
 
 def test_epochs_are_the_client_s_next_ones():

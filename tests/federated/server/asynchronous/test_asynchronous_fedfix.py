@@ -1,10 +1,12 @@
 """FedFix: weights by how often a client arrives, and where the naive rule ends."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from clocks import Fixed
 from federations import federation, quadratics
-from server_rounds import plain
+from server_rounds import a_round, model, plain
 
 from pluribus.core.errors import RuleError
 from pluribus.federated import simulate
@@ -86,6 +88,18 @@ def test_windows_without_arrivals_count():
     state = rule.step(state, plain([[1.0]], clients=(1,), n_clients=2))
     assert state["weights"][1] == 3  # p = 1 / 1 of the told total, arrived once in three
     assert state["params"]["w"] == 3
+
+
+def test_buffers_go_no_further_than_to_the_clients_own():
+    """Seldom clients have weights that sum to more than one: 4 here, by which the parameters move."""
+    params, rule = model(), FedFix(arrival="told")
+    told = a_round(params, n_clients=7)
+    told = replace(told, rates=np.full(7, 0.25), total_size=float(told.sizes.sum()))
+    after = rule.step(rule.init(params, 7), told)["params"]
+    shares = told.sizes / told.sizes.sum()
+    for name, step in (("layer.bias", 4.0), ("norm.running_var", 1.0)):
+        mean = sum(share * update[name] for share, update in zip(shares, told.updates, strict=True))
+        np.testing.assert_allclose(after[name], params[name] + step * mean, rtol=1e-12)
 
 
 def test_told_rates():

@@ -91,7 +91,7 @@ class AsyncFedED(Server):
         gammas, epochs = state["gamma"].copy(), state["epochs"].copy()
         gammas[here] = gamma
         if self.kappa:
-            change = np.floor(self.kappa * (self.target - np.minimum(gamma, 1e6)))
+            change = np.floor(self.kappa * (self.target - gamma))
             epochs[here] = np.clip(self._told(round) + change, 1, self.most)
         moved = arrived(self, state["params"], round, counted)
         return Step(moved, counted, {"epochs": epochs, "gamma": gammas})

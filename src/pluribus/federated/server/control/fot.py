@@ -110,7 +110,7 @@ class FOT(FedAvg):
             if seen.ndim != 2 or seen.shape[0] != len(before):
                 raise RuleError(f"{name}: projections have shape {seen.shape}; expected ({len(before)}, directions)")
             new = seen - before @ (before.T @ seen)
-            new -= before @ (before.T @ new)
+            new -= before @ (before.T @ new)  # once more: what rounding left along the basis would be a direction
             total = float((seen**2).sum())
             left, sizes, _ = np.linalg.svd(new, full_matrices=False)
             held = (total - float((new**2).sum())) + np.concatenate([[0.0], np.cumsum(sizes**2)])
