@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive, whole_number
-from pluribus.federated.models import Array, Batch, Model, Tree, cross_entropy, softmax
+from pluribus.federated.models import Array, Batch, Model, Scoring, Tree, cross_entropy, softmax
 from pluribus.federated.parts import Parts, parts_of, unit_rows
 from pluribus.federated.seeding import generator
 
@@ -31,7 +30,7 @@ class Mixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class InstanceAdapters:
+class InstanceAdapters(Scoring):
     """A model whose features h become ``(sum_m a_m gamma_m) * h + sum_m a_m beta_m`` before the head.
 
     ``a`` is the softmax of ``cos(h, key_m) / temperature`` over the ``top`` best-matching of ``pool`` adapters. The
@@ -99,15 +98,6 @@ class InstanceAdapters:
         """Scores before the softmax, (n, C)."""
         parts = self.parts()
         return parts.head(params, self.adapted(params, parts.features(params, x)))
-
-    def predict(self, params: Tree, x: Array) -> NDArray[np.int64]:
-        """The most probable class of each sample."""
-        classes: NDArray[np.int64] = np.argmax(self.logits(params, x), axis=1)
-        return classes
-
-    def probabilities(self, params: Tree, x: Array) -> Array:
-        """Class probabilities, (n, C)."""
-        return softmax(self.logits(params, x))
 
     def loss_and_grad(self, params: Tree, batch: Batch) -> tuple[float, Tree]:
         """Mean cross-entropy and its gradient in adapters, keys and head; the choice of the best is held fixed."""
