@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -110,6 +111,16 @@ def test_a_grid_from_start_to_end(layer, tmp_path, files):
     assert "holds this grid already" in again.notes[0]
     assert files(tmp_path / "one") == found
     assert [cell.settings for cell in grid.stored(tmp_path / "one")] == [cell.settings for cell in cells]
+    begun = []
+
+    def watch(cell, number, count):
+        return experiment.Watch(begin=lambda settings, tasks: begun.append((cell.name, number, count)))
+
+    grid.run(cells, tmp_path / "one", watch=watch)
+    assert begun == []
+    assert grid.run(cells, tmp_path / "one", watch=watch, force=True).made_now
+    assert begun == [(cell.name, number, 2) for number, cell in enumerate(cells, 1)]
+    assert files(tmp_path / "one") == found
 
 
 def test_a_stopped_grid_goes_on_to_the_same_bytes(layer, tmp_path, files, monkeypatch):
@@ -177,7 +188,9 @@ def test_how_often_each_rule_is_ahead(tmp_path):
     assert sentences(found)[0] == "median is ahead of every other rule in 2 of 3; in 1 of 3 the best do not separate."
     assert [mark(told, "fedavg") for told in found] == ["", "tied", ""]
     assert mark(found[0], "median") == "best"
+    found[0] = dataclasses.replace(found[0], folder=tmp_path / "a b#1")
     page = comparison.page(found, "three", tmp_path)
+    assert 'href="a%20b%231/report.html"' in page
     assert page.count("★ ") == 3  # two, and the caption
     assert page.count("≈ ") == 3
 

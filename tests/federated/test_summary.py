@@ -96,6 +96,36 @@ def test_a_backdoor_that_everybody_has_works_and_one_that_nobody_has_does_not(se
     assert free < 0.4
 
 
+def test_a_backdoor_in_models_of_ones_own_is_about_those_who_do_not_attack(settings_of):
+    settings = settings_of(data="digits", attack="backdoor:2")
+    setup = build(settings, load(settings), 0)
+
+    class Own(server.FedAvg):
+        personal_models = True
+
+        def model_of(self, state, client):  # the attackers' take everything for the target, the others nothing
+            answer = Trigger().target if client in setup.attackers else Trigger().target + 1
+            zeros = {name: np.zeros_like(value) for name, value in state["params"].items()}
+            return {name: value + np.eye(10)[answer] if value.ndim == 1 else value for name, value in zeros.items()}
+
+    rule = Own()
+    state = rule.init(setup.model.init(0), settings.clients)
+    assert attack_success(setup, rule, state) == 0.0
+    others = tuple(i for i in range(settings.clients) if i != setup.attackers[0])
+    assert attack_success(replace(setup, attackers=others), rule, state) == 1.0
+
+
+def test_a_mean_weight_is_over_all_rounds_and_not_those_of_the_client_alone(settings_of, tmp_path, files):
+    settings = settings_of(participation="sample:2", seeds=1, rules="fedavg")
+    run(settings, tmp_path)
+    found = files(tmp_path)
+    weights = list(csv.DictReader(io.StringIO(found["weights.csv"].decode())))
+    for row in csv.DictReader(io.StringIO(found["clients.csv"].decode())):
+        own = [float(w["weight"]) for w in weights if w["client"] == row["client"]]
+        assert int(row["rounds"]) == len(own) < settings.rounds
+        assert float(row["mean_weight"] or 0) == pytest.approx(sum(own) / settings.rounds)
+
+
 def test_columns_of_the_rounds_are_the_historys():
     assert set(outputs.TRAVEL) <= set(History.__dataclass_fields__)
 

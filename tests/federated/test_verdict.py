@@ -24,6 +24,15 @@ def test_a_paired_lead_counts_where_seeds_differ_more_than_rules():
     ]
 
 
+def test_the_lead_must_exceed_its_spread_and_no_more():
+    def best(*gaps):
+        return judge([row("a", *[0.5] * len(gaps)), row("b", *(0.5 + gap for gap in gaps))])["best"]
+
+    assert best(0.005, 0.02, 0.02) == "b"  # 0.015, spread 0.0087
+    assert best(0.0, 0.02, 0.02) == "b"  # 0.0133, spread 0.0115
+    assert best(0.0, 0.0, 0.02) is None  # 0.0067, spread 0.0115
+
+
 def test_what_does_not_separate_is_told_with_its_cost():
     told = judge([row("a", 0.5, 0.7, 0.9), row("b", 0.6, 0.7, 0.81, moved=2e6), row("c", 0.1, 0.1, 0.1)])
     assert told["best"] is None
