@@ -8,7 +8,7 @@ import numpy as np
 
 from pluribus.core.rule import positive
 from pluribus.federated.server.base import Array, Round, State
-from pluribus.federated.server.rule import Server, Step, mean, one_of, register, size_shares
+from pluribus.federated.server.rule import Server, Step, mean, one_of, register, shares_by
 
 
 @register
@@ -41,14 +41,12 @@ class FedAvg(Server):
 
     def advance(self, state: State, round: Round) -> Step:
         """Move by the weighted mean."""
-        k, counted = len(round.clients), self.counted(round)
-        weights = np.full(k, 1 / k) if self.weighting == "all" else counted
-        moved = self.moved(state["params"], mean(round, weights), self.server_lr * float(counted.sum()))
+        counted = self.counted(round)
+        moved = self.moved(state["params"], mean(round, counted), self.server_lr * float(counted.sum()))
         return Step(moved, counted, {})
 
     def counted(self, round: Round) -> Array:
         """What each participant counts for, (k,): shares of sum one, or less where those absent count too."""
-        k = len(round.clients)
-        if self.weighting == "size":
-            return size_shares(round)
-        return np.full(k, 1 / (round.n_clients if self.weighting == "all" else k))
+        if self.weighting == "all":
+            return np.full(len(round.clients), 1 / round.n_clients)
+        return shares_by(round, self.weighting)

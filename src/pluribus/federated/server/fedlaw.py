@@ -80,9 +80,7 @@ class FedLAW(Server):
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """What is reported of the last round."""
-        bad = [name for name in self.parameters(params) if params[name].dtype.kind == "c"]
-        if bad:
-            raise RuleError(f"FedLAW takes real tensors, and {bad[0]!r} is complex; use FedAvg")
+        self.real_parameters(params)
         return {"gamma": np.array(1.0), "coherence": np.array(np.nan), "proxy_loss": np.full(2, np.nan)}
 
     def advance(self, state: State, round: Round) -> Step:

@@ -33,10 +33,7 @@ class _Optimiser(Server):
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """Moments before the first round."""
-        trained = self.parameters(params)
-        bad = [name for name in trained if params[name].dtype.kind == "c"]
-        if bad:
-            raise RuleError(f"{type(self).__name__} takes real tensors, and {bad[0]!r} is complex; use FedAvg")
+        trained = self.real_parameters(params)
         kept: State = {
             moment: {name: np.full(params[name].shape, self.initial(moment)) for name in trained}
             for moment in self.moments

@@ -208,6 +208,14 @@ class Server(ABC):
         """Names of the trained tensors: floats that are no buffers."""
         return [name for name, value in params.items() if value.dtype.kind in "fc" and not self._is_buffer(name)]
 
+    def real_parameters(self, params: Mapping[str, Array]) -> list[str]:
+        """The trained tensors of a rule that has no meaning for complex ones; raises `RuleError` where one is."""
+        trained = self.parameters(params)
+        bad = [name for name in trained if params[name].dtype.kind == "c"]
+        if bad:
+            raise RuleError(f"{type(self).__name__} takes real tensors, and {bad[0]!r} is complex; use FedAvg")
+        return trained
+
     def _advanced(self, state: State, round: Round) -> Step:
         """The rule's step. What a message must look like only the rule knows, so it is asked of one that broke it."""
         try:
@@ -261,6 +269,12 @@ def local_models(round: Round, params: Tree) -> list[Tree]:
         {name: _sum(value, update[name], 1.0) if name in update else value for name, value in start.items()}
         for start, update in zip(starts, round.updates, strict=True)
     ]
+
+
+def shares_by(round: Round, weighting: str) -> Array:
+    """Shares of the participants, shape (k,), of sum one: by ``"size"``, and else alike."""
+    k = len(round.clients)
+    return size_shares(round) if weighting == "size" else np.full(k, 1 / k)
 
 
 def size_shares(round: Round) -> Array:

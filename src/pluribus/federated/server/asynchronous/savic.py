@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.models import Batch
@@ -72,10 +71,7 @@ class ScaledLocalSGD(Server):
 
     def remember(self, params: Tree, n_clients: int) -> State:
         """``scale``: D; ``steps``: how often it moved."""
-        trained = self.parameters(params)
-        bad = [name for name in trained if params[name].dtype.kind == "c"]
-        if bad:
-            raise RuleError(f"{self.name} takes real tensors, and {bad[0]!r} is complex; use FedAvg")
+        trained = self.real_parameters(params)
         return {"scale": {name: np.ones(params[name].shape) for name in trained}, "steps": np.array(0)}
 
     def divisors(self, scale: Mapping[str, Array]) -> Tree:

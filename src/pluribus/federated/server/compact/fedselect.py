@@ -18,7 +18,7 @@ from pluribus.federated.server.rule import (
     mean,
     one_of,
     register,
-    size_shares,
+    shares_by,
 )
 
 
@@ -87,8 +87,7 @@ class FedSelect(Server):
 
     def advance(self, state: State, round: Round) -> Step:
         """Average what is shared, and let the masks grow."""
-        k, here = len(round.clients), list(round.clients)
-        shares = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
+        here, shares = list(round.clients), shares_by(round, self.weighting)
         params = self.moved(state["params"], mean(round, shares))  # buffers and counters; the others follow
         models = local_models(round, state["params"])
         personal, masks = {}, {}

@@ -12,7 +12,7 @@ from pluribus.federated.models import Array, Batch, softmax
 from pluribus.federated.server.base import Round, State, Tree
 from pluribus.federated.server.contribution.shared import rest_of
 from pluribus.federated.server.control.pullback import logits, pull
-from pluribus.federated.server.rule import Server, Step, contributions, one_of, portion, register, size_shares
+from pluribus.federated.server.rule import Server, Step, contributions, one_of, portion, register, shares_by
 from pluribus.federated.training import Evaluate, Hooks
 from pluribus.rules import PrincipalDirections
 
@@ -76,8 +76,7 @@ class FedLD(Server):
     def advance(self, state: State, round: Round) -> Step:
         """Rebuild the updates tensor by tensor, and move by their mean."""
         rule = PrincipalDirections(keep=self.keep, signs="own" if self.signs == "own" else "majority")
-        k = len(round.clients)
-        shares = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
+        k, shares = len(round.clients), shares_by(round, self.weighting)
         change: Tree = {}
         counted, total = np.zeros(k), 0
         for name in self.parameters(state["params"]):

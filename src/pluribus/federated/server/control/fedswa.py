@@ -12,7 +12,7 @@ from pluribus.core.rule import positive
 from pluribus.federated.clients.base import Job, Report
 from pluribus.federated.server.base import Array, Offer, Round, State, Tree
 from pluribus.federated.server.control.scaffold import corrected
-from pluribus.federated.server.rule import Server, Step, mean, one_of, register, size_shares
+from pluribus.federated.server.rule import Server, Step, mean, one_of, register, shares_by
 from pluribus.federated.training import Hooks
 
 PAPER = "Liu et al., Improving Generalization in Federated Learning with Highly Heterogeneous Data, ICML 2025"
@@ -39,8 +39,7 @@ class _Averaging(Server):
 
     def averaged(self, state: State, round: Round) -> tuple[Tree, Array]:
         """The model after the round, and the weights."""
-        k = len(round.clients)
-        counted = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
+        counted = shares_by(round, self.weighting)
         return self.moved(state["params"], mean(round, counted), self.alpha), counted
 
 

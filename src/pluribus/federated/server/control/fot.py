@@ -16,7 +16,7 @@ from pluribus.federated.seeding import derived, generator
 from pluribus.federated.server.base import Round, State, Tree
 from pluribus.federated.server.control.pullback import layer_inputs
 from pluribus.federated.server.fedavg import FedAvg
-from pluribus.federated.server.rule import Step, mean, register, size_shares
+from pluribus.federated.server.rule import Step, mean, register
 
 if TYPE_CHECKING:
     from pluribus.federated.setup import Setup
@@ -78,10 +78,8 @@ class FOT(FedAvg):
         """The projected mean update."""
         if not state["tasks"]:
             return super().advance(state, round)
-        k = len(round.clients)
-        weights = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
-        counted = np.full(k, 1 / round.n_clients) if self.weighting == "all" else weights
-        change = mean(round, weights)
+        counted = self.counted(round)
+        change = mean(round, counted)
         for name, basis in state["basis"].items():
             bias = _bias(name)
             whole = change[name].astype(np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 from pluribus.core.errors import RuleError
 from pluribus.core.rule import positive
 from pluribus.federated.server.base import Round, State
-from pluribus.federated.server.rule import Server, Step, mean, one_of, register, size_shares
+from pluribus.federated.server.rule import Server, Step, mean, one_of, register, shares_by
 
 LEAST_LOSS = 1e-10
 """Added to every loss, as in the authors' code, so that a client without loss has a finite power."""
@@ -60,8 +60,7 @@ class QFFL(Server):
                 "qffl needs each participant's loss of the model that it started from, `Round.losses`; the simulation "
                 "measures it, another driver must pass it"
             )
-        k = len(round.clients)
-        shares = size_shares(round) if self.weighting == "size" else np.full(k, 1 / k)
+        shares = shares_by(round, self.weighting)
         losses = np.asarray(round.losses, dtype=np.float64) + LEAST_LOSS
         if not (losses > 0).all():
             raise RuleError(f"qffl takes losses >= 0; round {round.number} has one of {losses.min():g}")
