@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from pluribus.core.errors import ContributionError, RuleError, listing, require
 from pluribus.core.rule import Rule
 from pluribus.federated.flower_records import record_of, tree_of
 from pluribus.federated.rounds import local_of, offer_of
 from pluribus.federated.seeding import derived
 from pluribus.federated.server import Stateless, parse
-from pluribus.federated.server.base import Array, Offer, ServerRule, State
+from pluribus.federated.server.admission import leaves
+from pluribus.federated.server.base import Offer, ServerRule, State
 from pluribus.federated.server.rule import Server
 from pluribus.federated.training import LocalTraining
 
@@ -112,7 +111,7 @@ def with_records(message: Any, more: Mapping[str, Any]) -> Any:
 
 def packed(tree: Mapping[str, Any]) -> Any:
     """An ArrayRecord of a tree; names are the leaves' paths as JSON."""
-    return record_of({json.dumps(path): value for path, value in _leaves(tree, [])})
+    return record_of({json.dumps(path): value for path, value in leaves(tree)})
 
 
 def unpacked(record: Any, label: str) -> dict[str, Any]:
@@ -137,16 +136,6 @@ def unpacked(record: Any, label: str) -> dict[str, Any]:
     return tree
 
 
-def _leaves(tree: Mapping[str, Any], before: list[str]) -> list[tuple[list[str], Array]]:
-    found: list[tuple[list[str], Array]] = []
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            found += _leaves(value, [*before, name])
-        else:
-            found.append(([*before, name], np.asarray(value)))
-    return found
-
-
 def _path(name: str, label: str) -> list[str]:
     try:
         path = json.loads(name)
@@ -165,15 +154,14 @@ def unlike_others(messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """
     looks: dict[tuple[str, ...], dict[int, tuple[Any, ...]]] = {}
     for node in sorted(messages):
-        for path, value in _leaves(messages[node], []):
-            looks.setdefault(tuple(path), {})[node] = (value.shape, value.dtype.kind)
+        for path, value in leaves(messages[node]):
+            looks.setdefault(path, {})[node] = (value.shape, value.dtype.kind)
     return sorted({node for found in looks.values() for node in _odd(found)})
 
 
 def unlike_most(messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """Nodes whose messages hold tensors of other names than those of most."""
-    leaves = {node: _leaves(messages[node], []) for node in sorted(messages)}
-    return _odd({node: tuple(sorted(tuple(path) for path, _ in found)) for node, found in leaves.items()})
+    return _odd({node: tuple(sorted(path for path, _ in leaves(messages[node]))) for node in sorted(messages)})
 
 
 def _odd(looks: Mapping[int, Any]) -> list[int]:

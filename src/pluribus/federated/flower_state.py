@@ -9,6 +9,7 @@ import numpy as np
 
 from pluribus.core.errors import RuleError, listing
 from pluribus.federated.server import ServerRule, State
+from pluribus.federated.server.admission import flat
 from pluribus.federated.server.base import Array
 
 _STATE = "state/"
@@ -71,12 +72,9 @@ def _fits(fresh: tuple[int, ...], given: tuple[int, ...]) -> bool:
     return len(fresh) == len(given) and all(one in (0, other) for one, other in zip(fresh, given, strict=True))
 
 
-def _flat(state: Mapping[str, Any], before: str = _STATE) -> dict[str, Array]:
+def _flat(state: Mapping[str, Any]) -> dict[str, Array]:
     """The leaves by their paths. A state has one structure for one rule, so paths tell leaves apart."""
-    flat: dict[str, Array] = {}
-    for key, value in state.items():
-        flat |= _flat(value, f"{before}{key}/") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return flat
+    return {f"{_STATE}{path}": value for path, value in flat(state).items()}
 
 
 def _filled(like: Mapping[str, Any], flat: Mapping[str, Array], before: str = _STATE) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,15 +75,18 @@ def admit(round: Round, params: Tree, nonfinite: str = "drop") -> tuple[Round, A
     return ordered.take([k for k, gone in enumerate(out) if not gone]), dropped
 
 
-def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Array]:
-    """A tree of arrays as one mapping, with ``/`` between the names of a path."""
-    found: dict[str, Array] = {}
+def leaves(tree: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Array]]:
+    """The arrays of a tree, each with its path."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}/")
+            yield from leaves(value, (*before, name))
         else:
-            found[f"{before}{name}"] = np.asarray(value)
-    return found
+            yield (*before, name), np.asarray(value)
+
+
+def flat(tree: Mapping[str, Any]) -> dict[str, Array]:
+    """A tree of arrays as one mapping, with ``/`` between the names of a path."""
+    return {"/".join(map(str, path)): value for path, value in leaves(tree)}
 
 
 def not_finite(tree: Mapping[str, Array]) -> list[str]:
