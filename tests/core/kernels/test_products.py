@@ -12,7 +12,7 @@ from pluribus.core.passes import Active, deciding
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'pluribus[fast]'")
 
-from pluribus.core.kernels.products import inner_products
+from pluribus.core.kernels.products import inner_products, squared_norms
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 10, 33])
@@ -49,6 +49,39 @@ def test_huge_rows_leave_the_others_alone(rng):
     good = inner_products(views)
     views[0] = views[0] * 1e120
     assert np.array_equal(inner_products(views)[1:, 1:], good[1:, 1:])
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 40_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_norms_equal_the_plain_kernel(rng, size, dtype):
+    views = [row[::2] for row in rng.standard_normal((5, 2 * size)).astype(dtype)]
+    found = squared_norms(views)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, plain.norms(views), rtol=1e-13)
+    if size > 1:
+        views[1] = views[1].copy()
+        views[1][1] = np.nan
+        spoilt = squared_norms(views)
+        assert np.isnan(spoilt[1])
+        assert np.array_equal(np.delete(spoilt, 1), np.delete(found, 1))
+
+
+def test_a_rule_of_norms_takes_them(rng, monkeypatch):
+    from pluribus import rules
+    from pluribus.core.kernels import products
+
+    monkeypatch.setenv("PLURIBUS_KERNELS", "compiled")
+    seen = []
+
+    def noted(views):
+        seen.append(len(views))
+        return squared_norms(views)
+
+    monkeypatch.setattr(products, "squared_norms", noted)
+    xs = list(rng.standard_normal((5, 70_000)).astype(np.float32))
+    result = rules.CGE(f=1)(xs)
+    assert set(seen) == {5}
+    assert result.weights.argmin() == np.argmax([np.dot(x, x) for x in xs])
 
 
 def test_the_pass_takes_it_for_few_rows_and_the_kernel_for_many(rng, monkeypatch):

@@ -24,6 +24,7 @@ __all__ = ["NAME", "cross", "finite", "gram", "middle", "norms", "ranks", "weigh
 NAME = "plain"
 
 _GRAM_PIECE = 1 << 13
+_NORM_PIECE = 1 << 15  # one row at a time: a long piece costs no cache, and threads meet at each call
 _DOT_PIECE = 1 << 13  # OpenBLAS wakes its threads for more than 10000 values, which costs more than it gains
 
 _Step = tuple[np.ufunc, int, int, int]
@@ -225,7 +226,7 @@ def norms(views: Sequence[Floats]) -> NDArray[np.float64]:
     """Return the (n,) squared Euclidean norms of the views in float64; a bad row shows in its own entry only."""
     n, size, _ = check(views)
     total = np.zeros(n)
-    length = min(size, _GRAM_PIECE)
+    length = min(size, _NORM_PIECE)
     (buffer,) = scratch((1, length, FLOAT64))
     with np.errstate(all="ignore"):
         for start in range(0, size, length or 1):

@@ -37,6 +37,28 @@ def inner_products(views: Sequence[Array]) -> Array:
     return np.tril(total[:n, :n]) + lower.T
 
 
+def squared_norms(views: Sequence[Array]) -> Array:
+    """The (n,) squared norms of one-dimensional views of one dtype and length, in float64.
+
+    What is not finite stays in its own entry.
+    """
+    addresses, alive = _addresses(views)
+    total = np.empty(len(views))
+    _norms(addresses, np.empty(0, alive[0].dtype), len(alive[0]), total)
+    return total
+
+
+@reordered
+def _norms(addresses: Any, sample: Any, size: Any, total: Any) -> None:
+    for i in range(addresses.size):
+        row = numba.carray(pointer(addresses[i]), (size,), sample.dtype)
+        square = 0.0
+        for k in range(size):
+            wide = np.float64(row[k])
+            square += wide * wide
+        total[i] = square
+
+
 @reordered
 def _gram(addresses: Any, sample: Any, size: Any, rows: Any, total: Any) -> None:
     """Add products to the lower triangle, by tiles; ``rows`` beyond the views are zero."""

@@ -79,18 +79,31 @@ def largest(active: Active) -> float:
 
 
 def _block_norms(active: Active, unit: float, block: Block) -> Array:
-    return active.kernel.norms(divided(views_of(active, block), active.data.medium.wide, unit))
+    return squares(active, divided(views_of(active, block), active.data.medium.wide, unit))
 
 
 def _block_gram(active: Active, unit: float, block: Block) -> Array:
     return _products(active, divided(views_of(active, block), active.data.medium.wide, unit))
 
 
+def squares(active: Active, views: Sequence[Any]) -> Array:
+    """Squared norms of views, likewise: numpy's calls a row and piece are what threads wait for."""
+    if _compiled(active):
+        from pluribus.core.kernels.products import squared_norms
+
+        return squared_norms(active.data.medium.host(views))
+    return active.kernel.norms(views)
+
+
+def _compiled(active: Active) -> bool:
+    """Whether a large problem lies in this process's memory, and there are compiled loops for it."""
+    device = active.data.device
+    return (device is None or device.type == "cpu") and kernels.select(active.values).NAME == "compiled"
+
+
 def _products(active: Active, views: Sequence[Any]) -> Array:
     """Inner products of views: of few rows of a large problem in this process's memory by a loop of our own."""
-    device = active.data.device
-    reached = device is None or device.type == "cpu"
-    if reached and len(views) <= FEW and kernels.select(active.values).NAME == "compiled":
+    if len(views) <= FEW and _compiled(active):
         from pluribus.core.kernels.products import inner_products
 
         return inner_products(active.data.medium.host(views))

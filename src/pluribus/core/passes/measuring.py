@@ -12,6 +12,7 @@ from pluribus.core.contributions import Block
 from pluribus.core.dtypes import Array
 from pluribus.core.passes.active import Active
 from pluribus.core.passes.deciding import largest
+from pluribus.core.passes.deciding import squares as squares_of
 from pluribus.core.passes.running import here, summed
 from pluribus.core.passes.scaling import SHORT, divided, unit_of
 from pluribus.core.stores import Result
@@ -58,7 +59,7 @@ def _block_distances(active: Active, measured: _Measured, block: Block) -> Array
     if views:
         (z,), views = (divided(v, medium.wide, measured.unit) for v in ([z], views))
         with np.errstate(over="ignore"):
-            squares[present] = active.kernel.norms([view - z for view in views])
+            squares[present] = squares_of(active, [view - z for view in views])
     return squares
 
 
